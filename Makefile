@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+# The commands of the project; `make help` lists them. Each does the set-up it needs by itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+SECONDS ?= 600
+SHAPES ?= qwen2-114m
+OPTIMIZER ?= rode
+export JOBS
+
+# Configures and builds one preset: $(call build,PRESET)
+build = cmake --preset $(1) && cmake --build --preset $(1) --parallel $(JOBS)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install system packages and the pinned Python packages (.venv)
+	@tools/setup.sh
+
+.PHONY: build
+build: setup ## build the release command line, build/bin/rode
+	$(call build,release)
+	@test -x build/bin/rode
+
+.PHONY: test
+test: setup ## build and run every test
+	@tools/test.sh ci
+
+.PHONY: demo
+demo: build ## step a small problem with several optimizers and compare them
+	@build/bin/rode demo
+
+.PHONY: asan
+asan: setup ## run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	@tools/test.sh asan
+
+.PHONY: tsan
+tsan: setup ## run the C++ tests under ThreadSanitizer
+	@tools/test.sh tsan
+
+# The build system does not see a changed configuration: start afresh with it.
+build/tidy/.configured: .clang-tidy python/requirements-dev.txt
+	rm -rf build/tidy
+	mkdir -p build/tidy
+	touch $@
+
+.PHONY: tidy
+tidy: setup build/tidy/.configured ## check the library and the command line with clang-tidy
+	$(call build,tidy)
+
+.PHONY: lint
+lint: setup ## check include directions, licence lines, file lengths and whitespace
+	@for check in check_includes check_files check_lint; do \
+	  PYTHONDONTWRITEBYTECODE=1 .venv/bin/python tests/lint/$$check.py; \
+	done
+
+.PHONY: format
+format: setup ## format the C++ and Python sources
+	@tools/format.sh
+
+.PHONY: format-check
+format-check: setup ## name the sources that are not formatted
+	@tools/format.sh --check
+
+.PHONY: fuzz
+fuzz: ## fuzz every target with libFuzzer for SECONDS (600) each; needs clang
+	@tools/setup.sh --fuzz
+	cmake --preset fuzz -DCMAKE_CXX_COMPILER="$$(tools/find_fuzz_clang.sh)"
+	cmake --build --preset fuzz --parallel $(JOBS)
+	@tools/fuzz.sh libfuzzer build/fuzz $(SECONDS)
+
+.PHONY: bench
+bench: setup ## run the benchmarks; SHAPES and OPTIMIZER choose the step
+	$(call build,bench)
+	@for program in build/bench/bin/bench_*; do \
+	  if [[ -x $$program ]]; then "$$program"; fi; \
+	done
+	@build/bench/bin/rode bench step --shapes $(SHAPES) --optimizer $(OPTIMIZER)
+
+.PHONY: install
+install: build ## install library, headers and command line under PREFIX (/usr/local)
+	cmake --install build/release --prefix "$(PREFIX)"
+
+.PHONY: clean
+clean: ## remove every build tree; .venv stays
+	rm -rf build

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of `rode`: each adds itself and runs from its own callback.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace rode::cli {
+
+void add_optimizers_command(CLI::App& app);
+void add_step_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+void add_demo_command(CLI::App& app);
+
+}  // namespace rode::cli

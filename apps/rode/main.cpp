@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command `rode`: parses, runs one subcommand, turns errors into messages and exit codes.
+//
+// Exit codes: 0 done, 1 the work failed, 2 the command line was wrong.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "core/nearest.h"
+#include "rode/error.h"
+#include "rode/version.h"
+#include "support.h"
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+void complain(std::string_view message) {
+  fmt::print(stderr, "rode: error: {}\n", rode::cli::on_terminal(message));
+}
+
+// The innermost subcommand that was recognised.
+const CLI::App& parsed_command(const CLI::App& app) {
+  const auto inner = app.get_subcommands();
+  return inner.empty() ? app : parsed_command(*inner.front());
+}
+
+// "rode bench step" for that subcommand.
+std::string command_path(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? "rode" : command_path(*parent) + " " + command.get_name();
+}
+
+// CLI11 says only that a subcommand is required; the word that is none tells more.
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = parsed_command(app);
+  const std::vector<std::string> left = command.remaining();
+  if (command.get_require_subcommand_min() == 0 || left.empty()) return error.what();
+  std::vector<std::string> names;
+  for (const CLI::App* inner : command.get_subcommands({})) names.push_back(inner->get_name());
+  return fmt::format("unknown {} '{}' (nearest: '{}'); expected {}",
+                     left.front().starts_with('-') ? "flag" : "subcommand", left.front(),
+                     rode::nearest(left.front(), names), fmt::join(names, ", "));
+}
+
+int wrong_usage(const CLI::App& app, std::string_view message) {
+  complain(message);
+  fmt::print(stderr, "rode: hint: see '{} --help'\n", command_path(parsed_command(app)));
+  return kWrongUsage;
+}
+
+int run(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Asking for help or for the version arrives as an error that means success.
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return wrong_usage(app, explain(app, error));
+  } catch (const rode::cli::UsageError& error) {
+    return wrong_usage(app, error.what());
+  } catch (const std::bad_alloc&) {
+    complain("out of memory; use smaller shapes or a machine with more memory");
+    return kFailed;
+  } catch (const std::exception& error) {  // rode::Error among them
+    complain(error.what());
+    return kFailed;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "rode: optimizers for neural-network training that learn the radius and the direction of\n"
+      "every weight matrix by rules of their own, with the baselines they are compared to.",
+      "rode"};
+  app.set_version_flag("--version", fmt::format("rode {}", rode::version()));
+  app.require_subcommand(1);
+  app.footer("'rode SUBCOMMAND --help' lists a subcommand's options.");
+  rode::cli::add_optimizers_command(app);
+  rode::cli::add_step_command(app);
+  rode::cli::add_bench_command(app);
+  rode::cli::add_demo_command(app);
+
+  const int code = run(app, argc, argv);
+  // A full disk or a closed pipe behind stdout must not look like success.
+  if (std::fflush(stdout) != 0 && code == 0) {
+    complain("could not write to standard output");
+    return kFailed;
+  }
+  return code;
+}

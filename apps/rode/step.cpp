@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode step`: one or more steps of any optimizer on tensors from a safetensors file.
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "step_run.h"
+
+namespace rode::cli {
+namespace {
+
+struct Arguments {
+  std::string optimizer;
+  std::vector<std::string> settings;
+  std::string in;
+  std::string out;
+  std::int64_t steps = 1;
+  int threads = 0;
+  std::string backend = "cpu";
+  std::string route = "matrix";
+  std::vector<std::string> overrides;
+  std::vector<std::string> layouts;
+  std::string schedule = "none";
+  std::int64_t warmup = 0;
+  std::int64_t total = 0;
+  std::string on_non_finite = "refuse";
+  std::string on_missing = "refuse";
+  bool loop = false;
+  bool show_routing = false;
+  bool json = false;
+};
+
+Routing make_routing(const Arguments& arguments) {
+  Routing routing{make_route(arguments.route), {}};
+  const std::map<std::string, Treatment> treatments = {
+      {"matrix", Treatment::matrix}, {"rest", Treatment::rest}, {"frozen", Treatment::frozen}};
+  for (const std::string& text : arguments.overrides) {
+    const auto [pattern, value] = pattern_and_value(text, "--override");
+    const auto treatment = treatments.find(value);
+    if (treatment == treatments.end()) {
+      throw UsageError(fmt::format("--override '{}': expected matrix, rest or frozen", text));
+    }
+    routing.overrides.push_back({pattern, treatment->second});
+  }
+  return routing;
+}
+
+Schedule make_schedule(const Arguments& arguments) {
+  if (arguments.schedule == "none") {
+    if (arguments.warmup != 0 || arguments.total != 0) {
+      throw UsageError("--warmup and --total need --schedule cosine");
+    }
+    return Schedule::constant();
+  }
+  if (arguments.total < 1 || arguments.warmup < 0 || arguments.warmup > arguments.total) {
+    throw UsageError(
+        fmt::format("--schedule cosine: --total {} and --warmup {}; expected "
+                    "total >= 1 and 0 <= warmup <= total",
+                    arguments.total, arguments.warmup));
+  }
+  return Schedule::warmup_cosine(arguments.warmup, arguments.total);
+}
+
+OnBadGradient policy(const std::string& text) {
+  return text == "skip" ? OnBadGradient::skip : OnBadGradient::refuse;
+}
+
+StepPlan make_plan(const Arguments& arguments) {
+  StepPlan plan{make_method(arguments.optimizer, arguments.settings),
+                make_routing(arguments),
+                {},
+                make_schedule(arguments),
+                arguments.steps};
+  plan.engine.threads = arguments.threads;
+  plan.engine.on_non_finite = policy(arguments.on_non_finite);
+  plan.engine.on_missing = policy(arguments.on_missing);
+  plan.engine.batched = !arguments.loop;
+  plan.engine.notify = [](std::string_view text) {
+    fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
+  };
+  return plan;
+}
+
+void print_json(const Arguments& arguments, const StepReport& report, std::int64_t steps_done) {
+  const Json json = {{"optimizer", arguments.optimizer},
+                     {"backend", arguments.backend},
+                     {"steps", arguments.steps},
+                     {"steps_done", steps_done},
+                     {"weight_norm", report.global.weight_norm},
+                     {"update_norm", report.global.update_norm},
+                     {"update_ratio", report.global.update_ratio},
+                     {"gradient_norm", report.global.gradient_norm},
+                     {"state_bytes", report.state_bytes},
+                     {"workspace_bytes", report.workspace_bytes}};
+  fmt::print("{}\n", json.dump(2));
+}
+
+void run(const Arguments& arguments) {
+  const StepPlan plan = make_plan(arguments);
+  StepInput input{std::filesystem::path(arguments.in)};
+  input.set_layouts(arguments.layouts);
+  if (arguments.show_routing) {
+    const auto routed = route_parameters(input.parameters(), plan.routing);
+    // Standard output belongs to the JSON where that was asked for.
+    fmt::print(arguments.json ? stderr : stdout, "{}\n", routing_table(input.parameters(), routed));
+  }
+  std::int64_t steps_done = 0;
+  const auto finish = [&](StepOutput& output) {
+    steps_done = output.steps_done;
+    write_safetensors(arguments.out, output.entries,
+                      {{"rode.step", std::to_string(output.steps_done)}});
+  };
+  const StepReport report = arguments.backend == "reference"
+                                ? step_with_reference(input, plan, finish)
+                                : step_with_engine(input, plan, finish);
+  if (arguments.json) print_json(arguments, report, steps_done);
+}
+
+}  // namespace
+
+void add_step_command(CLI::App& app) {
+  const auto a = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("step", "Step tensors from a safetensors file");
+  command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it")
+      ->required();
+  command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
+      ->allow_extra_args(false);
+  command->add_option("--in", a->in, "Input: param., grad. or grad@<k>., state.")->required();
+  command->add_option("--out", a->out, "Output: param., state., diag.; may be the input")
+      ->required();
+  command->add_option("--steps", a->steps, "Number of steps")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--threads", a->threads, "Threads; 0: every core; changes no result")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str();
+  command->add_option("--route", a->route, "language, vision, all_matrices, matrix or rest")
+      ->capture_default_str();
+  command
+      ->add_option("--override", a->overrides,
+                   "PATTERN=matrix|rest|frozen for parameter names, repeatable, first wins")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--layout", a->layouts,
+                   "PATTERN=in_out for matrices stored fan-in x fan-out, repeatable")
+      ->allow_extra_args(false);
+  command->add_option("--schedule", a->schedule, "Multiplier on all rates: none or cosine")
+      ->check(CLI::IsMember({"none", "cosine"}))
+      ->capture_default_str();
+  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule");
+  command->add_option("--total", a->total, "Steps of the whole cosine schedule");
+  command->add_option("--on-non-finite", a->on_non_finite, "NaN or Inf in a gradient")
+      ->check(CLI::IsMember({"refuse", "skip"}))
+      ->capture_default_str();
+  command->add_option("--on-missing", a->on_missing, "A parameter without gradient")
+      ->check(CLI::IsMember({"refuse", "skip"}))
+      ->capture_default_str();
+  command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  command->add_flag("--show-routing", a->show_routing, "Print how each parameter is stepped");
+  command->add_flag("--json", a->json, "Print norms of the last step as JSON");
+  command->callback([a] { run(*a); });
+}
+
+}  // namespace rode::cli

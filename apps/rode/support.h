@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several subcommands share: usage errors, settings, names, tables, memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "rode/method.h"
+#include "rode/optimizer.h"
+
+namespace rode::cli {
+
+using Json = nlohmann::ordered_json;  // keys stay in the order a reader expects
+
+// The command line asks for something that does not exist: exit code 2.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Control characters from file or option text escaped, so that a message stays one line.
+std::string on_terminal(std::string_view text);
+
+// "PATTERN=value" cut at the last '='; `flag` names the option in the error.
+std::pair<std::string, std::string> pattern_and_value(std::string_view text, std::string_view flag);
+
+// "key=value" strings of --set, and the method they make. Unknown names, keys and values
+// are wrong usage.
+Settings parse_settings(const std::vector<std::string>& pairs);
+Method make_method(const std::string& name, const std::vector<std::string>& pairs);
+Route make_route(const std::string& text);
+
+// The value of an option of `method`; empty where it has no such option.
+std::string option_value(const Method& method, std::string_view key);
+
+// An option's text as JSON: true, 5, 1e-3, [0.9, 0.95] or a string.
+Json typed_value(std::string_view text);
+
+// What EngineOptions::threads = 0 stands for: the cores this process may use.
+int available_cores();
+
+// Rows of text as aligned columns; every column but the first `left` is right-aligned.
+std::string format_table(const std::vector<std::vector<std::string>>& rows, std::size_t left = 1);
+
+// Uninitialised memory on a cache line, never null: also an empty tensor needs an address.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::size_t bytes)
+      : data_(std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment)) {
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+
+  void* data() const { return data_.get(); }
+  float* floats() const { return static_cast<float*>(data_.get()); }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<void, Free> data_;
+};
+
+}  // namespace rode::cli

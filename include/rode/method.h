@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimizer's rule together with its options: what a parameter group is stepped by.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace rode {
+
+class Rule;  // internal: src/optim/rule.h
+
+// key=value pairs as on the command line.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+struct OptionInfo {
+  std::string key;
+  std::string value;  // text that parses back to the same value
+  std::string help;   // one line: meaning and range
+  bool live = false;  // may be changed between steps
+};
+
+// Made from any options struct of optim/*.h (`Method m = MuonOptions{.lr = 0.02}`) or
+// by name. Invalid options throw here, naming field, value and range.
+class Method {
+ public:
+  template <class Options>
+    requires requires(const Options& options) { make_rule(options); }
+  Method(const Options& options)  // NOLINT: options are a method
+      : rule_(make_rule(options)) {}
+  explicit Method(std::shared_ptr<const Rule> rule) : rule_(std::move(rule)) {}
+
+  // Names and defaults as `rode optimizers` prints them; unknown names and keys throw
+  // and name the nearest.
+  static Method by_name(std::string_view name, const Settings& settings = {});
+
+  std::string_view name() const;
+  std::vector<OptionInfo> options() const;
+  // The same method with these options changed.
+  Method with(const Settings& settings) const;
+
+  const std::shared_ptr<const Rule>& rule() const { return rule_; }
+
+ private:
+  std::shared_ptr<const Rule> rule_;
+};
+
+struct OptimizerInfo {
+  std::string name;
+  std::string summary;
+  std::vector<OptionInfo> options;
+};
+
+// Every optimizer of the library, in the order of the documentation.
+std::vector<OptimizerInfo> list_optimizers();
+
+}  // namespace rode

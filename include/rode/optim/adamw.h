@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW: Adam with decoupled weight decay.
+//
+// Loshchilov & Hutter, 2019. With t counting the parameter's gradients from 1:
+//
+//   W <- (1 - lr * weight_decay) W
+//   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
+//   W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+//
+// The rest takes the same rule with lr_rest and weight_decay_rest.
+// Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
+#pragma once
+
+#include <memory>
+
+#include "rode/optim/common.h"
+
+namespace rode {
+
+class Rule;
+
+struct AdamWOptions {
+  double lr = 1.544e-4;
+  double weight_decay = 1e-2;
+  Betas betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double lr_rest = 2.988e-3;
+  double weight_decay_rest = 9e-4;
+  StorageOptions storage = {};
+};
+
+std::shared_ptr<const Rule> make_rule(const AdamWOptions& options);
+
+}  // namespace rode

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options that several optimizers share.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace rode {
+
+// Newton-Schulz polynomial coefficients: x <- a x + b x^3 + c x^5 on singular values.
+enum class Coefficients {
+  jordan,         // (3.4445, -4.7750, 2.0315) every step: the paper's
+  polar_express,  // five triples that converge, start divided by 1.02
+  you,            // five triples tuned jointly
+};
+
+// Operand type of the Newton-Schulz products; accumulation is always fp32.
+enum class NsDType { automatic, fp32, bf16, fp16 };
+
+// standard: X <- X p(X^T X). gram: iterate on the small Gram matrix and apply the
+// product once a restart; algebraically equal, fewer FLOPs where rows > columns.
+enum class NsForm { automatic, standard, gram };
+
+// Writing bf16 weights back.
+enum class Rounding {
+  nearest,
+  stochastic,  // unbiased, reproducible from `seed`
+  exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes a parameter
+};
+
+enum class StateDType { fp32, bf16 };
+
+struct StorageOptions {
+  Rounding rounding = Rounding::nearest;  // bf16 parameters only
+  StateDType state_dtype = StateDType::fp32;  // matrix- and parameter-sized state
+  std::uint64_t seed = 0;  // of stochastic rounding
+};
+
+using Betas = std::array<double, 2>;
+
+}  // namespace rode

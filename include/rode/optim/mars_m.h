@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// MARS-M: Muon on a variance-reduced gradient (approximate mode).
+//
+// Liu et al., "MARS-M: When variance reduction meets matrices", 2025. With c = gamma *
+// momentum / (1 - momentum), G the gradient and G_prev the one before (0 at first):
+//
+//   C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
+//   M <- momentum * M + (1 - momentum) C
+//   O  = NS(M / (||M|| + eps))
+//   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
+//   G_prev <- G
+//
+// Deviations: none. State: 8 bytes a matrix parameter.
+#pragma once
+
+#include <memory>
+
+#include "rode/optim/common.h"
+
+namespace rode {
+
+class Rule;
+
+struct MarsMOptions {
+  double lr = 4.097e-3;
+  double weight_decay = 1e-2;
+  double momentum = 0.95;
+  double gamma = 0.025;
+  int ns_steps = 5;
+  double eps = 1e-7;
+  Coefficients coefficients = Coefficients::jordan;
+  NsDType ns_dtype = NsDType::automatic;
+  NsForm ns_form = NsForm::automatic;
+  double lr_rest = 2.693e-3;
+  double weight_decay_rest = 9e-4;
+  Betas betas_rest = {0.9, 0.95};
+  double eps_rest = 1e-8;
+  StorageOptions storage = {};
+};
+
+std::shared_ptr<const Rule> make_rule(const MarsMOptions& options);
+
+}  // namespace rode

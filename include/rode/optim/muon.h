@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Muon: orthogonalised momentum, with the original or the RMS-matched scale.
+//
+// Jordan et al., "Muon", 2024; Liu et al., "Muon is scalable for LLM training", 2025.
+// For a matrix W (m x n, m = fan-out) with gradient g and buffer B:
+//
+//   B <- momentum * B + (1 - momentum) g
+//   S  = (1 - momentum) g + momentum * B   (nesterov), else B
+//   O  = NS(S / max(||S||, eps))
+//   W <- (1 - lr * weight_decay) W - lr * scale * O
+//   scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
+//
+// constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
+// constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
+//
+// Deviations: none from torch.optim.Muon but the precision of the products.
+// State: 4 bytes a matrix parameter.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rode/optim/common.h"
+
+namespace rode {
+
+class Rule;
+
+enum class MuonScale { original, rms };
+enum class MuonConstraint { none, normproj, hyperball };
+
+struct MuonOptions {
+  double lr = 2.257e-2;
+  double weight_decay = 0;
+  double momentum = 0.95;
+  bool nesterov = true;
+  int ns_steps = 5;
+  double eps = 1e-7;
+  MuonScale scale = MuonScale::original;
+  MuonConstraint constraint = MuonConstraint::none;
+  Coefficients coefficients = Coefficients::jordan;
+  NsDType ns_dtype = NsDType::automatic;
+  NsForm ns_form = NsForm::automatic;
+  std::string splits = {};
+  double lr_rest = 2.897e-3;
+  double weight_decay_rest = 9e-4;
+  Betas betas_rest = {0.9, 0.95};
+  double eps_rest = 1e-8;
+  StorageOptions storage = {};
+};
+
+std::shared_ptr<const Rule> make_rule(const MuonOptions& options);
+
+}  // namespace rode

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// RODE: radius and direction of every matrix learn by rules of their own.
+//
+// Xu, Qu, Sun, Zhuo: "RODE: A Radial-Orthogonal Decoupled Engine for Optimization", 2026,
+// Algorithm 1. For a matrix W with gradient g and raw buffer B:
+//
+//   rho = ||W||,  U = W / rho,  P(X) = X - <X,U> U                 held if rho <= eps
+//   B'  = momentum * P(B) + g
+//   s   = <B',U> = <g,U>
+//   M   = P(B') = B' - s U
+//   v   = momentum * v + ||P(g)|| + eps,  gamma = clip(||M||/v, snr_min, 1)    (snr)
+//   X_0 = M / ||M||                                                no direction if <= eps_ns
+//   X_k+1 = P[a X + X (b A + c A^2)],  A = X^T X                   ns_steps times
+//   Q = X_K,  q = ||Q||,  D = Q / q,  theta = lr * gamma * q
+//   rho' = max(rho - lr_rho * s, floor * rho)                      radius = learned
+//   U'  = U cos(theta) - D sin(theta)                              direction = geodesic
+//   W'  = rho' U',  B <- B'
+//
+// Variants:
+//   nesterov               X_0 from momentum * M + P(g)
+//   reproject = guarded    after each reprojection but the last, X is multiplied by
+//                          min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
+//                          iteration can diverge, this one cannot, and while |t| <= 0.0476
+//                          they are equal bit for bit
+//   reproject = every      exactly Algorithm 1
+//   reproject = final      one reprojection, after the last iteration
+//   radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
+//                          rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
+//   radius = fixed         rho' = the norm at construction
+//   direction = retraction U' = (U - theta D) / ||U - theta D||
+//   direction = fixed      U' = U
+//   conditioner = none     Q = X_0, q = 1
+//
+// Deviations from the paper: `guarded` is the default of `reproject` (docs/numerics.md).
+// State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "rode/optim/common.h"
+
+namespace rode {
+
+class Rule;
+
+enum class Radius { learned, adaptive, fixed };
+enum class Direction { geodesic, retraction, fixed };
+enum class Conditioner { newton_schulz, none };
+enum class Reproject { guarded, every, final };
+
+struct RodeOptions {
+  double lr = 1.206e-3;  // directional rate: radians per unit of kernel norm
+  // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
+  std::optional<double> lr_rho = {};
+  double momentum = 0.9;
+  int ns_steps = 5;
+  Radius radius = Radius::learned;
+  Direction direction = Direction::geodesic;
+  Conditioner conditioner = Conditioner::newton_schulz;
+  Reproject reproject = Reproject::guarded;
+  Coefficients coefficients = Coefficients::jordan;  // others need reproject = final
+  NsDType ns_dtype = NsDType::automatic;             // fp32 on the CPU, bf16 on CUDA
+  NsForm ns_form = NsForm::automatic;                // gram needs reproject = final
+  bool nesterov = false;
+  bool snr = false;
+  double snr_min = 0.01;
+  double floor = 1e-6;
+  double eps = 1e-12;
+  double eps_ns = 1e-12;
+  std::string splits = {};  // "PATTERN=3,PATTERN=768+256+256": blocks along fan-out
+  // The rest: AdamW.
+  double lr_rest = 2.915e-3;
+  double weight_decay_rest = 9e-4;
+  Betas betas_rest = {0.9, 0.95};
+  double eps_rest = 1e-8;
+  StorageOptions storage = {};
+};
+
+std::shared_ptr<const Rule> make_rule(const RodeOptions& options);
+
+}  // namespace rode

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD.
+//
+//   d  = g + weight_decay W
+//   B <- momentum * B + d        (B = d at the first step: B starts at 0)
+//   W <- W - lr B
+//
+// The rest takes the same rule with lr_rest and weight_decay_rest.
+// Deviations: none. State: 4 bytes a parameter.
+#pragma once
+
+#include <memory>
+
+#include "rode/optim/common.h"
+
+namespace rode {
+
+class Rule;
+
+struct SgdOptions {
+  double lr = 1e-1;
+  double weight_decay = 5e-4;
+  double momentum = 0.9;
+  double lr_rest = 1e-1;
+  double weight_decay_rest = 5e-4;
+  StorageOptions storage = {};
+};
+
+std::shared_ptr<const Rule> make_rule(const SgdOptions& options);
+
+}  // namespace rode

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads and writes safetensors files: named tensors behind a JSON header.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rode/tensor_view.h"
+
+namespace rode {
+
+// One tensor to be written; the memory is borrowed.
+struct TensorEntry {
+  std::string name;
+  ConstTensorView view;
+};
+
+// A file that was checked once, completely, at opening. Header, offsets, shapes and names of a
+// file from anywhere are refused (Error, kind file) unless the tensors cover the data exactly:
+// in range, without overlap and without a hole. Values are not looked at.
+//
+// Views point into the file's mapping and live as long as this object, also through moves.
+// Each is aligned for its dtype. The writer of this library replaces files by renaming, so a
+// mapped file may be overwritten by write_safetensors; truncating it in place by other means
+// makes later reads fault.
+class SafetensorsFile {
+ public:
+  static SafetensorsFile open(const std::filesystem::path& path);
+  // Copies the bytes; `source_name` stands for the path in error messages.
+  static SafetensorsFile parse(std::span<const std::byte> bytes, std::string source_name);
+
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+  ~SafetensorsFile();
+
+  const std::vector<std::string>& names() const;  // in the order of the data
+  bool contains(std::string_view name) const;
+  // Throws Error (kind state_mismatch) with the nearest name where there is no such tensor.
+  ConstTensorView tensor(std::string_view name) const;
+  const std::map<std::string, std::string>& metadata() const;
+
+ private:
+  struct Contents;
+  explicit SafetensorsFile(std::unique_ptr<Contents> contents);
+  std::unique_ptr<Contents> contents_;
+};
+
+// Writes a temporary file in the same directory, makes it durable and renames it over `path`.
+// Whatever fails before the rename removes the temporary file and leaves an existing file as it
+// was. Should the last step fail, making the rename itself durable, the error says that the new
+// file is in place. A symbolic link is followed; a path that is no regular file is refused.
+//
+// The bytes depend only on the arguments, not on the order of `entries`: larger elements come
+// first, then names in byte order, so that every tensor is aligned for its dtype.
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorEntry> entries,
+                       const std::map<std::string, std::string>& metadata = {});
+
+// The same bytes in memory.
+std::vector<std::byte> serialize_safetensors(
+    std::span<const TensorEntry> entries, const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace rode

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/cpu_backend.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "backend/cpu/blas.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/tiles.h"
+
+namespace rode::cpu {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+class HostBuffer final : public Buffer {
+ public:
+  explicit HostBuffer(std::size_t bytes) : bytes_(bytes) {
+    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment;
+    data_ = std::aligned_alloc(kAlignment, rounded * kAlignment);
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_, 0, rounded * kAlignment);
+  }
+  ~HostBuffer() override { std::free(data_); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  void* data() override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+};
+
+int thread_count(int asked) {
+  int threads = asked;
+  if (threads <= 0) {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    threads = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  }
+  check_blas_threading(threads);
+  return threads;
+}
+
+double newton_schulz_cost(const NsPlan& plan) {
+  const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
+  return plan.steps * (3 * m * n * n + n * n * n) + 20 * m * n;
+}
+
+JobBase& base(const MatrixTask& task) {
+  return std::visit([](auto* job) -> JobBase& { return *job; }, task.job);
+}
+
+// A parameter-sized pass reads the gradient alone: enough to know that it is finite.
+void measure_gradient(const Grads& grad, std::int64_t count, std::int64_t chunk, double* out) {
+  float scratch[kTile];
+  for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+    out[5] += sum_of_squares(read(grad, at, n, scratch), n);
+  });
+}
+
+std::int64_t element_count(const SoapJob& job) {
+  std::int64_t count = 1;
+  for (const SoapMode& mode : job.modes) count *= mode.extent;
+  return count;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(const BackendOptions& options)
+    : pool_(thread_count(options.threads)), batched_(options.batched) {}
+
+std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) {
+  return std::make_unique<HostBuffer>(bytes);
+}
+
+double CpuBackend::squared_norm(const Weights& weight, const Geometry& geometry) {
+  float tile[kTile];
+  double sum = 0;
+  for (std::int64_t chunk = 0; chunk < chunk_count(geometry.numel()); ++chunk) {
+    for_tiles(geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+      sum += sum_of_squares(read(weight, stored, n, tile), n);
+    });
+  }
+  return sum;
+}
+
+Scratch CpuBackend::scratch(int worker) {
+  const auto index = static_cast<std::size_t>(worker);
+  return {static_cast<float*>(workspace_[0]->data()) + index * floats_per_worker_,
+          static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_};
+}
+
+std::size_t CpuBackend::workspace_bytes() const {
+  std::size_t bytes = (measure_partial_.size() + element_partial_.size()) * sizeof(double);
+  for (const auto& buffer : workspace_) bytes += buffer->bytes();
+  return bytes;
+}
+
+void CpuBackend::plan_matrices(JobList& jobs) {
+  std::int64_t most_chunks = 1;
+  const auto add = [&](auto& job, const NsPlan& plan, std::size_t floats, double cost,
+                       std::int64_t elements) {
+    matrices_.push_back({&job, plan, cost});
+    floats_per_worker_ = std::max(floats_per_worker_, floats);
+    most_chunks = std::max(most_chunks, chunk_count(elements));
+  };
+  for (RodeJob& job : jobs.rode) {
+    const NsPlan chosen = plan(job, batched_);
+    add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
+  }
+  for (MuonJob& job : jobs.muon) {
+    const NsPlan chosen = plan(job, batched_);
+    add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
+  }
+  for (SoapJob& job : jobs.soap) {
+    add(job, NsPlan{}, soap_workspace_floats(job), soap_cost(job), element_count(job));
+  }
+  for (AdafactorJob& job : jobs.adafactor) {
+    adafactors_.push_back(&job);
+    most_chunks = std::max(most_chunks, chunk_count(job.planes * job.rows * job.cols));
+  }
+  doubles_per_worker_ = static_cast<std::size_t>(2 * most_chunks);
+  // Costly first: the threads then finish together. Equal costs are equal shapes, which
+  // stand together as one batch.
+  if (batched_) {
+    std::stable_sort(matrices_.begin(), matrices_.end(),
+                     [](const auto& a, const auto& b) { return a.cost > b.cost; });
+  }
+}
+
+void CpuBackend::plan_chunks(JobList& jobs) {
+  const auto measured = [&](JobBase& job, std::int64_t elements) {
+    for (std::int64_t chunk = 0; chunk < chunk_count(elements); ++chunk) {
+      measure_tasks_.push_back({measured_.size(), chunk});
+    }
+    measured_.push_back(&job);
+  };
+  for (RodeJob& job : jobs.rode) measured(job, job.geometry.numel());
+  for (MuonJob& job : jobs.muon) measured(job, job.geometry.numel());
+  for (SoapJob& job : jobs.soap) measured(job, element_count(job));
+  for (AdafactorJob& job : jobs.adafactor) measured(job, job.planes * job.rows * job.cols);
+  for (ElementJob& job : jobs.element) {
+    measured(job, job.count);
+    for (std::int64_t chunk = 0; chunk < chunk_count(job.count); ++chunk) {
+      element_tasks_.push_back({elements_.size(), chunk});
+    }
+    elements_.push_back(&job);
+  }
+  measure_partial_.resize(measure_tasks_.size() * kProducts);
+  element_partial_.resize(element_tasks_.size() * 2);
+}
+
+void CpuBackend::prepare(JobList& jobs) {
+  plan_matrices(jobs);
+  plan_chunks(jobs);
+  // One matrix at a time takes one workspace, however many threads share it.
+  const auto workers = static_cast<std::size_t>(pool_.threads());
+  floats_per_worker_ = (floats_per_worker_ + 15) / 16 * 16;
+  workspace_.push_back(allocate(workers * floats_per_worker_ * sizeof(float)));
+  workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
+}
+
+void CpuBackend::measure(JobList& jobs) {
+  std::fill(measure_partial_.begin(), measure_partial_.end(), 0.0);
+  // measured_ holds the jobs in the order of the list: kind by kind.
+  const std::size_t muon_from = jobs.rode.size(), soap_from = muon_from + jobs.muon.size();
+  const std::size_t adafactor_from = soap_from + jobs.soap.size();
+  const std::size_t element_from = adafactor_from + jobs.adafactor.size();
+  pool_.run(static_cast<std::int64_t>(measure_tasks_.size()), [&](std::int64_t index, int) {
+    const ChunkTask task = measure_tasks_[static_cast<std::size_t>(index)];
+    const JobBase& job = *measured_[task.job];
+    if (!job.active) return;
+    double* out = measure_partial_.data() + index * kProducts;
+    if (task.job < muon_from) {
+      measure_chunk(static_cast<const RodeJob&>(job), task.chunk, out);
+    } else if (task.job < soap_from) {
+      measure_chunk(static_cast<const MuonJob&>(job), task.chunk, out);
+    } else if (task.job < adafactor_from) {
+      measure_gradient(job.grad, element_count(static_cast<const SoapJob&>(job)), task.chunk, out);
+    } else if (task.job < element_from) {
+      const auto& factored = static_cast<const AdafactorJob&>(job);
+      measure_gradient(job.grad, factored.planes * factored.rows * factored.cols, task.chunk, out);
+    } else {
+      measure_gradient(job.grad, static_cast<const ElementJob&>(job).count, task.chunk, out);
+    }
+  });
+
+  // Partial sums are added in the order of the chunks, whoever made them.
+  std::size_t task = 0;
+  for (std::size_t index = 0; index < measured_.size(); ++index) {
+    double sum[kProducts] = {};
+    for (; task < measure_tasks_.size() && measure_tasks_[task].job == index; ++task) {
+      for (std::size_t i = 0; i < kProducts; ++i) sum[i] += measure_partial_[task * kProducts + i];
+    }
+    JobBase& job = *measured_[index];
+    job.sums = {};
+    job.finite = job.weight_finite = true;
+    if (!job.active) continue;
+    job.sums.gg = sum[5];
+    job.finite = std::isfinite(sum[5]);
+    if (index < muon_from) {
+      static_cast<RodeJob&>(job).products = {sum[0], sum[1], sum[2], sum[3], sum[4], sum[5]};
+      job.sums.ww = sum[0];
+      job.weight_finite = std::isfinite(sum[0]) && std::isfinite(sum[3]);
+    } else if (index < soap_from) {
+      // add_products saw (previous, momentum, gradient) as (w, b, g).
+      static_cast<MuonJob&>(job).products = {sum[3], sum[4], sum[5], sum[1], sum[2], sum[0]};
+    }
+  }
+}
+
+void CpuBackend::update_matrices(const StepContext& context) {
+  const auto step = [&](const MatrixTask& task, Team& team, Scratch space) {
+    if (!base(task).active) return;
+    if (auto* const* rode = std::get_if<RodeJob*>(&task.job)) {
+      cpu::update(**rode, task.plan, team, space, context);
+    } else if (auto* const* muon = std::get_if<MuonJob*>(&task.job)) {
+      cpu::update(**muon, task.plan, team, space, context);
+    } else {
+      cpu::update(*std::get<SoapJob*>(task.job), team, space, context);
+    }
+  };
+  // Many matrices: one a thread, no waiting inside. Few: all threads on each in turn.
+  // Both cut a matrix the same way, so they give the same bits.
+  const auto count = static_cast<std::int64_t>(matrices_.size());
+  if (batched_ && count >= 4 * pool_.threads()) {
+    pool_.run(count, [&](std::int64_t index, int worker) {
+      Team alone(worker);
+      step(matrices_[static_cast<std::size_t>(index)], alone, scratch(worker));
+    });
+    return;
+  }
+  for (const MatrixTask& task : matrices_) {
+    const SingleThreadedBlas single;
+    Team all(&pool_);
+    step(task, all, scratch(0));
+  }
+}
+
+void CpuBackend::update(JobList&, const StepContext& context) {
+  update_matrices(context);
+
+  Team all(&pool_);
+  for (AdafactorJob* job : adafactors_) {
+    if (job->active) cpu::update(*job, all, scratch(0).partial, context);
+  }
+
+  std::fill(element_partial_.begin(), element_partial_.end(), 0.0);
+  pool_.run(static_cast<std::int64_t>(element_tasks_.size()), [&](std::int64_t index, int) {
+    const ChunkTask task = element_tasks_[static_cast<std::size_t>(index)];
+    const ElementJob& job = *elements_[task.job];
+    if (job.active) update_chunk(job, task.chunk, context, element_partial_.data() + 2 * index);
+  });
+  for (std::size_t index = 0; index < element_tasks_.size(); ++index) {
+    ElementJob& job = *elements_[element_tasks_[index].job];
+    job.sums.ww += element_partial_[2 * index];
+    job.sums.dd += element_partial_[2 * index + 1];
+  }
+  for (ElementJob* job : elements_) {
+    if (job->active && job->step != nullptr) ++*job->step;
+  }
+}
+
+}  // namespace rode::cpu
+
+namespace rode {
+
+std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options) {
+  return std::make_unique<cpu::CpuBackend>(options);
+}
+
+}  // namespace rode

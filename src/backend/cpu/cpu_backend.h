@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backend: a thread pool, one workspace a thread, and the order of the jobs.
+#pragma once
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cpu/newton_schulz.h"
+#include "backend/cpu/thread_pool.h"
+
+namespace rode::cpu {
+
+// One chunk of one job in a pass over many arrays.
+struct ChunkTask {
+  std::size_t job;
+  std::int64_t chunk;
+};
+
+// Scratch of the thread (or team) that works on one matrix.
+struct Scratch {
+  float* floats = nullptr;
+  double* partial = nullptr;
+};
+
+// A matrix job with its plan.
+struct MatrixTask {
+  std::variant<RodeJob*, MuonJob*, SoapJob*> job;
+  NsPlan plan;
+  double cost = 0;  // FLOPs
+};
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(const BackendOptions& options);
+
+  std::string_view name() const override { return "cpu"; }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  double squared_norm(const Weights& weight, const Geometry& geometry) override;
+  void prepare(JobList& jobs) override;
+  std::size_t workspace_bytes() const override;
+  void measure(JobList& jobs) override;
+  void update(JobList& jobs, const StepContext& context) override;
+
+ private:
+  void plan_matrices(JobList& jobs);
+  void plan_chunks(JobList& jobs);
+  void update_matrices(const StepContext& context);
+  Scratch scratch(int worker);
+
+  ThreadPool pool_;
+  bool batched_;
+  std::vector<MatrixTask> matrices_;     // costly ones first
+  std::vector<JobBase*> measured_;       // what ChunkTask::job counts in measure
+  std::vector<ChunkTask> measure_tasks_;
+  std::vector<double> measure_partial_;  // kProducts a task
+  std::vector<ElementJob*> elements_;
+  std::vector<ChunkTask> element_tasks_;
+  std::vector<double> element_partial_;  // ww, dd a task
+  std::vector<AdafactorJob*> adafactors_;
+
+  std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0;
+  std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, then doubles
+};
+
+inline constexpr int kProducts = 6;
+
+// rode.cpp
+NsPlan plan(const RodeJob& job, bool batched);
+void measure_chunk(const RodeJob& job, std::int64_t chunk, double* out);
+void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
+            const StepContext& context);
+
+// muon.cpp
+NsPlan plan(const MuonJob& job, bool batched);
+void measure_chunk(const MuonJob& job, std::int64_t chunk, double* out);
+void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
+            const StepContext& context);
+
+// soap.cpp
+std::size_t soap_workspace_floats(const SoapJob& job);
+double soap_cost(const SoapJob& job);
+void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& context);
+
+// elementwise.cpp
+void update_chunk(const ElementJob& job, std::int64_t chunk, const StepContext& context,
+                  double* out);
+
+// adafactor.cpp
+void update(AdafactorJob& job, Team& team, double* partial, const StepContext& context);
+
+}  // namespace rode::cpu

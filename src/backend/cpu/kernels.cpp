@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cpu/kernels.h"
+
+#include "rules/muon_rule.h"
+#include "rules/rode_rule.h"
+#include "rules/rounding.h"
+
+// Function versions are chosen when the program is loaded. The resolvers run before a
+// sanitizer is ready, so sanitizer builds keep the baseline version alone.
+#if defined(__x86_64__) && !defined(RODE_SANITIZED)
+#define RODE_VERSIONS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define RODE_VERSIONS
+#endif
+
+namespace rode::cpu {
+namespace {
+
+constexpr std::int64_t kLanes = 8;
+typedef float FloatLanes __attribute__((vector_size(kLanes * sizeof(float))));
+typedef double DoubleLanes __attribute__((vector_size(kLanes * sizeof(double))));
+
+// Macros rather than functions: each version above must compile its own copy, and vector
+// types in a signature would change its ABI from version to version.
+#define RODE_LOAD(name, pointer)                                \
+  FloatLanes name##_narrow;                                     \
+  __builtin_memcpy(&name##_narrow, pointer, sizeof(name##_narrow)); \
+  const DoubleLanes name = __builtin_convertvector(name##_narrow, DoubleLanes)
+
+#define RODE_SUM(lanes) \
+  (((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7])))
+
+}  // namespace
+
+RODE_VERSIONS
+void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
+  DoubleLanes ww{}, bw{}, gw{}, bb{}, bg{}, gg{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    RODE_LOAD(x, w + i);
+    RODE_LOAD(y, b + i);
+    RODE_LOAD(z, g + i);
+    ww += x * x;
+    bw += y * x;
+    gw += z * x;
+    bb += y * y;
+    bg += y * z;
+    gg += z * z;
+  }
+  double tail[6] = {};
+  for (; i < n; ++i) {
+    const double x = static_cast<double>(w[i]), y = static_cast<double>(b[i]),
+                 z = static_cast<double>(g[i]);
+    tail[0] += x * x;
+    tail[1] += y * x;
+    tail[2] += z * x;
+    tail[3] += y * y;
+    tail[4] += y * z;
+    tail[5] += z * z;
+  }
+  out[0] += RODE_SUM(ww) + tail[0];
+  out[1] += RODE_SUM(bw) + tail[1];
+  out[2] += RODE_SUM(gw) + tail[2];
+  out[3] += RODE_SUM(bb) + tail[3];
+  out[4] += RODE_SUM(bg) + tail[4];
+  out[5] += RODE_SUM(gg) + tail[5];
+}
+
+RODE_VERSIONS
+double dot(const float* x, const float* y, std::int64_t n) {
+  DoubleLanes even{}, odd{};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    RODE_LOAD(a, x + i);
+    RODE_LOAD(b, y + i);
+    RODE_LOAD(c, x + i + kLanes);
+    RODE_LOAD(d, y + i + kLanes);
+    even += a * b;
+    odd += c * d;
+  }
+  double tail = 0;
+  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  even += odd;
+  return RODE_SUM(even) + tail;
+}
+
+RODE_VERSIONS
+double sum_of_squares(const float* x, std::int64_t n) {
+  DoubleLanes even{}, odd{};
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    RODE_LOAD(a, x + i);
+    RODE_LOAD(b, x + i + kLanes);
+    even += a * a;
+    odd += b * b;
+  }
+  double tail = 0;
+  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  even += odd;
+  return RODE_SUM(even) + tail;
+}
+
+RODE_VERSIONS
+double squared_distance(const float* x, const float* y, std::int64_t n) {
+  DoubleLanes sum{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    RODE_LOAD(a, x + i);
+    RODE_LOAD(b, y + i);
+    const DoubleLanes d = a - b;
+    sum += d * d;
+  }
+  double tail = 0;
+  for (; i < n; ++i) {
+    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
+    tail += d * d;
+  }
+  return RODE_SUM(sum) + tail;
+}
+
+RODE_VERSIONS
+double rode_form(const FormCoefficients& c, const float* b, const float* g, const float* w,
+                 float* b_out, float* x, std::int64_t n) {
+  const FormCoefficients k = c;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float next = rules::rode_buffer(b[i], g[i], w[i], k.beta, k.buffer_w);
+    x[i] = rules::rode_start(next, g[i], w[i], k.start_b, k.start_g, k.start_w);
+    b_out[i] = next;
+  }
+  DoubleLanes sum{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    RODE_LOAD(a, x + i);
+    sum += a * a;
+  }
+  double tail = 0;
+  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return RODE_SUM(sum) + tail;
+}
+
+RODE_VERSIONS
+double muon_form(const MuonCoefficients& c, const float* b, const float* g, const float* p,
+                 float* b_out, float* x, std::int64_t n) {
+  const MuonCoefficients k = c;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float next = k.buffer_b * b[i] + k.buffer_g * g[i] + k.buffer_p * p[i];
+    x[i] = k.start_b * next + k.start_g * g[i];
+    b_out[i] = next;
+  }
+  DoubleLanes sum{};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    RODE_LOAD(a, x + i);
+    sum += a * a;
+  }
+  double tail = 0;
+  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return RODE_SUM(sum) + tail;
+}
+
+RODE_VERSIONS
+void project(float* x, const float* w, float t, float factor, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = factor * (x[i] - t * w[i]);
+}
+
+RODE_VERSIONS
+void scale(float* x, float factor, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
+}
+
+RODE_VERSIONS
+void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = a * x[i] + b * y[i];
+}
+
+RODE_VERSIONS
+void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g, float* m,
+               float* v, float* out, std::int64_t n) {
+  const rules::AdamWCoefficients k = c;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    float first = m[i], second = v[i];
+    out[i] = rules::adamw_element(k, w[i], g[i], first, second);
+    m[i] = first;
+    v[i] = second;
+  }
+}
+
+RODE_VERSIONS
+void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g,
+                  float* fast, float* slow, float* v, float* out, std::int64_t n) {
+  const rules::AdEMAMixCoefficients k = c;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    float first = fast[i], long_term = slow[i], second = v[i];
+    out[i] = rules::ademamix_element(k, w[i], g[i], first, long_term, second);
+    fast[i] = first;
+    slow[i] = long_term;
+    v[i] = second;
+  }
+}
+
+RODE_VERSIONS
+void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g,
+             float* b, float* out, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    float buffer = b[i];
+    out[i] = rules::sgd_element(lr, weight_decay, momentum, w[i], g[i], buffer);
+    b[i] = buffer;
+  }
+}
+
+RODE_VERSIONS
+void widen(const std::uint16_t* half, float* out, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = rules::bf16_to_float(half[i]);
+}
+
+RODE_VERSIONS
+void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = rules::join_halves(high[i], low[i]);
+}
+
+RODE_VERSIONS
+void narrow_nearest(const float* x, std::uint16_t* half, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) half[i] = rules::bf16_nearest(x[i]);
+}
+
+}  // namespace rode::cpu

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two factorizations of SOAP, by LAPACK, in planned workspace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rode::cpu {
+
+// Floats that the functions below need at `workspace`, which is aligned to 8 bytes.
+// Throws `unsupported` where n exceeds what LAPACK's integers count.
+std::size_t eigen_workspace_floats(std::int64_t n);
+std::size_t qr_workspace_floats(std::int64_t n);
+
+// The columns of the row-major `basis` become the eigenvectors of `symmetric` (row-major,
+// n x n), the largest eigenvalue first. In double: fp32 would mix neighbours. Throws
+// `non_finite` where the iteration does not converge.
+void eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* workspace);
+
+// Replaces n x n column-major columns by the Q of their QR factorization.
+void orthonormalize(float* columns, std::int64_t n, float* workspace);
+
+}  // namespace rode::cpu

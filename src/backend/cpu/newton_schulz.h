@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Newton-Schulz on one matrix that stays in cache, with RODE's tangent reprojection.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/thread_pool.h"
+#include "backend/jobs.h"
+#include "rode/optim/rode.h"
+
+namespace rode::cpu {
+
+class Bf16Products;
+
+// Chosen once, from shape and options.
+struct NsPlan {
+  std::int64_t rows = 0, cols = 0;
+  int steps = 0;
+  Coefficients coefficients = Coefficients::jordan;
+  NsForm form = NsForm::standard;   // standard or gram
+  NsDType dtype = NsDType::fp32;    // fp32 or bf16
+  bool symmetric = true;            // use the symmetry of X^T X and of its square
+  bool reproject_each = false;      // after every iteration, not only after the last
+  bool guarded = false;
+
+  bool tall() const { return rows >= cols; }
+  std::int64_t long_side() const { return tall() ? rows : cols; }
+  std::int64_t short_side() const { return tall() ? cols : rows; }
+};
+
+NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
+                          Coefficients coefficients, NsDType dtype, NsForm form, bool symmetric,
+                          Reproject reproject);
+
+// Floats that newton_schulz() needs at `workspace`, the start X_0 included (it comes first,
+// rows x cols without gaps, and is overwritten).
+std::size_t ns_workspace_floats(const NsPlan& plan);
+
+// What U = W / rho is made of.
+struct Sphere {
+  const Weights* weight = nullptr;
+  Geometry geometry;
+  double rho = 1;
+};
+
+struct NsResult {
+  float* kernel = nullptr;  // the last iterate, before its projection
+  double t = 0;             // <kernel, U>
+  double xx = 0;            // ||kernel||^2
+};
+
+// `sphere` may be null: no reprojection, and t, xx stay 0 (Muon).
+// `partial` has room for 2 * chunk_count(rows * cols) doubles.
+NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                       double* partial);
+
+// <X,U> and ||X||^2 of a kernel without gaps; xx may be null.
+double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial,
+                     double* xx);
+
+// The same iteration with bf16 operands and fp32 sums (newton_schulz_bf16.cpp).
+NsResult newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere,
+                            float* workspace, double* partial);
+std::size_t ns_bf16_workspace_floats(const NsPlan& plan);
+
+// X <- factor (X - t U), chunk by chunk.
+void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor);
+
+}  // namespace rode::cpu

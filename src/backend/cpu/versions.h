@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Marks a loop for compilation for several instruction sets.
+#pragma once
+
+// Function versions are chosen when the program is loaded. The resolvers run before a
+// sanitizer is ready, so sanitizer builds keep the baseline version alone.
+#if defined(__x86_64__) && !defined(RODE_SANITIZED)
+#define RODE_VERSIONS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define RODE_VERSIONS
+#endif

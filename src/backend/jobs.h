@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step works on: one job a matrix (or block) or a tensor, with every pointer and
+// constant it needs. Jobs are built once; between steps only bound pointers, `active`
+// and constants that the user changes move, so a backend may capture a step as a graph.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <variant>
+#include <vector>
+
+#include "rode/optim/common.h"
+#include "rode/tensor_view.h"
+#include "rules/adafactor_rule.h"
+#include "rules/adamw_rule.h"
+#include "rules/ademamix_rule.h"
+#include "rules/muon_rule.h"
+#include "rules/rode_rule.h"
+#include "rules/sgd_rule.h"
+#include "rules/soap_rule.h"
+
+namespace rode {
+
+// Weights as stored: f32, or bf16 with one of three ways of writing back.
+struct Weights {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::uint16_t* low_bits = nullptr;  // rounding = exact
+  Rounding rounding = Rounding::nearest;
+  std::uint64_t stream = 0;  // of random bits: seed and parameter name
+};
+
+struct Grads {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+};
+
+// Parameter-sized state, f32 or bf16.
+struct Moments {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+};
+
+// Squared norms of the weight before the step, of the gradient and of the update.
+struct StepSums {
+  double ww = 0, gg = 0, dd = 0;
+};
+
+struct JobBase {
+  std::size_t parameter = 0;  // index over all groups
+  std::int64_t offset = 0;    // of the first element within the parameter (blocks)
+  Weights weight;
+  Grads grad;
+  bool active = true;  // false: this step leaves the job alone
+  bool finite = true;  // measure: the gradient is
+  bool weight_finite = true;  // measure, where it reads them: weights and momentum are
+  StepSums sums;       // results of measure and update
+};
+
+// A block of a row-major matrix: rows x cols with `stride` elements between rows. All
+// matrix-sized arrays of a job share this geometry.
+struct Geometry {
+  std::int64_t rows = 0, cols = 0, stride = 0;
+  std::int64_t numel() const { return rows * cols; }
+  bool contiguous() const { return stride == cols || rows <= 1; }
+};
+
+struct RodeJob : JobBase {
+  const rules::RodeConstants* constants = nullptr;
+  Geometry geometry;
+  Moments momentum;
+  rules::RodeScalarState state;
+  rules::RodeProducts products{};  // measure
+  rules::RodeScalars scalars{};    // update
+  rules::RodeWrite write{};        // update
+};
+
+struct MuonJob : JobBase {  // Muon and MARS-M
+  const rules::MuonConstants* constants = nullptr;
+  Geometry geometry;
+  Moments momentum;
+  Moments previous;         // MARS-M only
+  float* radius = nullptr;  // normproj and hyperball only
+  double scale = 1;         // of the fan-out and fan-in
+  rules::MuonProducts products{};
+  bool held = false;  // update: zero radius
+};
+
+struct SoapMode {
+  std::int64_t extent = 0;
+  float* gram = nullptr;   // null: identity
+  float* basis = nullptr;  // columns are the basis vectors
+};
+
+struct SoapJob : JobBase {
+  const rules::SoapConstants* constants = nullptr;
+  std::vector<SoapMode> modes;  // outermost first
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+  std::int64_t* step = nullptr;
+};
+
+struct AdafactorJob : JobBase {
+  const rules::AdafactorConstants* constants = nullptr;
+  std::int64_t planes = 1, rows = 0, cols = 0;  // last two dimensions, and how many such
+  float* row = nullptr;         // planes x rows
+  float* col = nullptr;         // planes x cols
+  Moments exp_avg_sq;           // rank < 2 only
+  std::int64_t* step = nullptr;
+};
+
+// Rules that treat every element alike.
+struct ElementJob : JobBase {
+  std::variant<const rules::AdamWConstants*, const rules::AdEMAMixConstants*,
+               const rules::SgdConstants*>
+      constants;
+  std::int64_t count = 0;
+  Moments state[3];  // in the order of interface: exp_avg, exp_avg_sq / fast, slow, sq / momentum
+  std::int64_t* step = nullptr;  // null for SGD
+};
+
+// One step's whole work. Deques: addresses stay while jobs are added.
+struct JobList {
+  std::deque<RodeJob> rode;
+  std::deque<MuonJob> muon;
+  std::deque<SoapJob> soap;
+  std::deque<AdafactorJob> adafactor;
+  std::deque<ElementJob> element;
+
+  template <class F>
+  void for_each(F&& f) {
+    for (auto& job : rode) f(job);
+    for (auto& job : muon) f(job);
+    for (auto& job : soap) f(job);
+    for (auto& job : adafactor) f(job);
+    for (auto& job : element) f(job);
+  }
+};
+
+}  // namespace rode

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files as read-only memory, replacement of a file in one step, and the text of file errors.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <source_location>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "rode/error.h"
+
+namespace rode {
+
+// Text from a file, fit for one line of an error message: control characters escaped, and cut
+// to about 100 bytes without splitting a UTF-8 sequence.
+std::string printable(std::string_view text);
+
+// "[operation] file 'source': what". `what` reads "subject and value; expectation; remedy".
+Error file_error(std::string_view operation, std::string_view source, std::string_view what,
+                 std::source_location where = std::source_location::current());
+
+// A whole regular file, mapped read-only. Move-only.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  FileMapping(const std::filesystem::path& path, std::string_view operation);
+  FileMapping(FileMapping&& other) noexcept;
+  FileMapping& operator=(FileMapping&& other) noexcept;
+  ~FileMapping();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Owns a file descriptor. Neither copied nor moved: it lives in one place until closed.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+  void reset(int fd);
+  bool close();  // false with errno set where the file system reports a late write error
+
+ private:
+  int fd_;
+};
+
+// A file that appears under its name only when complete. Destroyed before commit() has renamed
+// it, it removes its temporary file and leaves what was at `path`.
+class AtomicFile {
+ public:
+  AtomicFile(const std::filesystem::path& path, std::string_view operation);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(std::string_view action, int error_number) const;
+
+  std::string operation_;
+  std::string source_;     // the path as the caller wrote it
+  std::string name_;       // the final name inside the directory
+  std::string temporary_;  // empty where there is nothing to remove
+  // Held open from the start: a directory that cannot be synchronised is found before anything
+  // is written, and a change of the working directory meanwhile does no harm.
+  FileDescriptor directory_;
+  FileDescriptor file_;
+};
+
+}  // namespace rode

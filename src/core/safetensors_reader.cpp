@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens safetensors files and refuses everything that is not exactly one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/file_io.h"
+#include "core/safetensors_format.h"
+#include "core/safetensors_header.h"
+#include "rode/error.h"
+#include "rode/safetensors.h"
+
+namespace rode {
+namespace {
+
+using namespace safetensors;
+
+using RecordMap = decltype(Header::records);
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The length of the JSON, after the checks that make reading it safe.
+std::size_t header_length(std::span<const std::byte> file, std::string_view source) {
+  if (file.size() < kLengthBytes) {
+    throw file_error(kOperation, source,
+                     fmt::format("header: the file has {} bytes; expected at least {}; the file "
+                                 "may be truncated: copy or save it again",
+                                 file.size(), kLengthBytes));
+  }
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes) {
+    throw file_error(kOperation, source,
+                     fmt::format("header: length {} exceeds the limit; expected at most {} bytes; "
+                                 "check that this is a safetensors file",
+                                 length, kMaxHeaderBytes));
+  }
+  if (length > file.size() - kLengthBytes) {
+    throw file_error(kOperation, source,
+                     fmt::format("header: length {} exceeds the file; expected at most {} bytes; "
+                                 "the file may be truncated: copy or save it again",
+                                 length, file.size() - kLengthBytes));
+  }
+  return length;
+}
+
+// Records in the order of their data, once it is sure that they cover it exactly.
+std::vector<RecordMap::const_pointer> in_data_order(const RecordMap& records,
+                                                    std::uint64_t data_bytes,
+                                                    std::string_view source) {
+  std::vector<RecordMap::const_pointer> order;
+  order.reserve(records.size());
+  for (const auto& item : records) order.push_back(&item);
+  // By end too: a tensor without elements comes before the one that begins at the same place.
+  std::ranges::stable_sort(order, {}, [](RecordMap::const_pointer item) {
+    return std::pair(item->second.begin, item->second.end);
+  });
+
+  std::uint64_t covered = 0;
+  std::string_view previous;
+  for (const auto* item : order) {
+    const auto& [name, record] = *item;
+    if (record.begin < covered) {
+      throw file_error(kOperation, source,
+                       fmt::format("tensor '{}': begins at {} inside tensor '{}'; expected {}; "
+                                   "write the file again with a safetensors library",
+                                   printable(name), record.begin, printable(previous), covered));
+    }
+    if (record.begin > covered) {
+      throw file_error(kOperation, source,
+                       fmt::format("tensor '{}': begins at {} after a hole; expected {}; "
+                                   "write the file again with a safetensors library",
+                                   printable(name), record.begin, covered));
+    }
+    covered = record.end;
+    previous = name;
+  }
+  if (covered != data_bytes) {
+    throw file_error(kOperation, source,
+                     fmt::format("data: {} bytes belong to no tensor; expected the data to end at "
+                                 "{}; write the file again with a safetensors library",
+                                 data_bytes - covered, covered));
+  }
+  return order;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// A courtesy of an error message, so its cost is bounded and not its quality.
+std::string_view nearest(std::string_view wanted, const std::vector<std::string>& names) {
+  constexpr std::size_t kMostNames = 4096;
+  constexpr std::size_t kLongestName = 256;
+  std::string_view best;
+  std::size_t best_distance = kLongestName + 1;
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+    if (names[i].size() > kLongestName || wanted.size() > kLongestName) continue;
+    const std::size_t distance = edit_distance(wanted, names[i]);
+    if (distance < best_distance) {
+      best = names[i];
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+struct SafetensorsFile::Contents {
+  std::string source;
+  FileMapping mapping;           // one of these two holds the file
+  std::vector<std::byte> bytes;
+  std::vector<std::unique_ptr<std::byte[]>> realigned;  // copies of misaligned tensors
+  std::vector<std::string> names;
+  std::map<std::string, ConstTensorView, std::less<>> views;
+  std::map<std::string, std::string> metadata;
+
+  void index(std::span<const std::byte> file);
+  const void* aligned(std::span<const std::byte> tensor, DType dtype);
+};
+
+void SafetensorsFile::Contents::index(std::span<const std::byte> file) {
+  const std::size_t length = header_length(file, source);
+  const auto json = file.subspan(kLengthBytes, length);
+  const auto data = file.subspan(kLengthBytes + length);
+  Header header = parse_header(as_text(json), data.size(), source);
+  for (const auto* item : in_data_order(header.records, data.size(), source)) {
+    const auto& [name, record] = *item;
+    const auto tensor = data.subspan(record.begin, record.end - record.begin);
+    names.push_back(name);
+    views.try_emplace(name, aligned(tensor, record.dtype), record.shape, record.dtype);
+  }
+  metadata = std::move(header.metadata);
+}
+
+// Other writers align the data's beginning but may follow an odd number of bytes by floats, and
+// old ones do not align at all. Tensors do not overlap, so copies never exceed the file's size.
+const void* SafetensorsFile::Contents::aligned(std::span<const std::byte> tensor, DType dtype) {
+  alignas(std::max_align_t) static constexpr std::byte kNoElements{};
+  if (tensor.empty()) return &kNoElements;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data()) % size_of(dtype) == 0) return tensor.data();
+  auto& copy = realigned.emplace_back(std::make_unique_for_overwrite<std::byte[]>(tensor.size()));
+  std::memcpy(copy.get(), tensor.data(), tensor.size());
+  return copy.get();
+}
+
+SafetensorsFile::SafetensorsFile(std::unique_ptr<Contents> contents)
+    : contents_(std::move(contents)) {}
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+SafetensorsFile::~SafetensorsFile() = default;
+
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+  auto contents = std::make_unique<Contents>();
+  contents->source = path.string();
+  contents->mapping = FileMapping(path, kOperation);
+  contents->index(contents->mapping.bytes());
+  return SafetensorsFile(std::move(contents));
+}
+
+SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string source_name) {
+  auto contents = std::make_unique<Contents>();
+  contents->source = std::move(source_name);
+  contents->bytes.assign(bytes.begin(), bytes.end());
+  contents->index(contents->bytes);
+  return SafetensorsFile(std::move(contents));
+}
+
+const std::vector<std::string>& SafetensorsFile::names() const { return contents_->names; }
+
+bool SafetensorsFile::contains(std::string_view name) const {
+  return contents_->views.find(name) != contents_->views.end();
+}
+
+ConstTensorView SafetensorsFile::tensor(std::string_view name) const {
+  const auto at = contents_->views.find(name);
+  if (at != contents_->views.end()) return at->second;
+  const std::string_view close = nearest(name, contents_->names);
+  throw Error(ErrorKind::state_mismatch, kOperation,
+              fmt::format("file '{}': tensor '{}': is not in the file; expected one of its {} "
+                          "names{}; check the name and the file",
+                          printable(contents_->source), printable(name), contents_->names.size(),
+                          close.empty() ? "" : fmt::format(", nearest '{}'", printable(close))));
+}
+
+const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
+  return contents_->metadata;
+}
+
+}  // namespace rode

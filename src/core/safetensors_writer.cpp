@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lays out named tensors as a safetensors file, in memory or replacing a file in one step.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/file_io.h"
+#include "core/safetensors_format.h"
+#include "rode/safetensors.h"
+
+namespace rode {
+namespace {
+
+using namespace safetensors;
+
+// Everything that is checked and decided before the first byte is written.
+struct Layout {
+  std::string header;                     // with its length in front, padded
+  std::vector<const TensorEntry*> order;  // as the data follow
+  std::vector<std::size_t> sizes;         // bytes, as `order`
+  std::size_t total = 0;                  // bytes of header and data
+};
+
+[[noreturn]] void refuse(std::string_view source, std::string_view name, std::string_view what) {
+  throw file_error(kOperation, source, fmt::format("tensor '{}': {}", printable(name), what));
+}
+
+// A JSON string; nothing where the text is not UTF-8, which JSON cannot carry.
+std::optional<std::string> quote(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string metadata_object(const std::map<std::string, std::string>& metadata,
+                            std::string_view source) {
+  std::string out;
+  for (const auto& [key, value] : metadata) {
+    const auto quoted_key = quote(key);
+    const auto quoted_value = quote(value);
+    if (!quoted_key || !quoted_value) {
+      throw file_error(kOperation, source,
+                       fmt::format("metadata '{}': is not UTF-8; expected text; encode binary "
+                                   "values, for example as base64",
+                                   printable(key)));
+    }
+    out += fmt::format("{}{}:{}", out.empty() ? "" : ",", *quoted_key, *quoted_value);
+  }
+  return "{" + out + "}";
+}
+
+std::size_t checked_size(const TensorEntry& entry, std::string_view source) {
+  const auto bytes = checked_bytes(entry.view.shape.dims(), entry.view.dtype);
+  if (!bytes) {
+    refuse(source, entry.name,
+           fmt::format("shape {} of {} exceeds 63 bits of bytes; expected a tensor in memory; "
+                       "correct the shape",
+                       to_string(entry.view.shape), to_string(entry.view.dtype)));
+  }
+  if (*bytes != 0 && entry.view.data == nullptr) {
+    refuse(source, entry.name,
+           fmt::format("data is null for shape {}; expected {} bytes; pass the tensor's memory",
+                       to_string(entry.view.shape), *bytes));
+  }
+  return *bytes;
+}
+
+std::vector<const TensorEntry*> ordered(std::span<const TensorEntry> entries,
+                                        std::string_view source) {
+  std::vector<const TensorEntry*> order;
+  order.reserve(entries.size());
+  for (const TensorEntry& entry : entries) order.push_back(&entry);
+
+  std::ranges::sort(order, {}, &TensorEntry::name);
+  const auto twin = std::ranges::adjacent_find(order, {}, &TensorEntry::name);
+  if (twin != order.end()) {
+    refuse(source, (*twin)->name, "is given twice; expected distinct names; rename one of them");
+  }
+  // Stable: equal element sizes stay in the order of names.
+  std::ranges::stable_sort(order, std::ranges::greater{},
+                           [](const TensorEntry* e) { return size_of(e->view.dtype); });
+  return order;
+}
+
+Layout plan(std::span<const TensorEntry> entries,
+            const std::map<std::string, std::string>& metadata, std::string_view source) {
+  Layout layout;
+  layout.order = ordered(entries, source);
+  std::string json;
+  if (!metadata.empty()) {
+    json = fmt::format("\"{}\":{}", kMetadataKey, metadata_object(metadata, source));
+  }
+  std::size_t offset = 0;
+  for (const TensorEntry* entry : layout.order) {
+    const auto name = quote(entry->name);
+    if (!name || entry->name.empty() || entry->name == kMetadataKey) {
+      refuse(source, entry->name,
+             fmt::format("cannot be a tensor's name; expected non-empty UTF-8 other than '{}'; "
+                         "rename the tensor",
+                         kMetadataKey));
+    }
+    const std::size_t size = checked_size(*entry, source);
+    std::size_t end = 0;
+    if (__builtin_add_overflow(offset, size, &end)) {
+      refuse(source, entry->name, "ends beyond 64 bits; expected less data; use several files");
+    }
+    json += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        json.empty() ? "" : ",", *name, to_string(entry->view.dtype),
+                        fmt::join(entry->view.shape.dims(), ","), offset, end);
+    layout.sizes.push_back(size);
+    offset = end;
+  }
+  json = "{" + json + "}";
+  static_assert(kLengthBytes % kAlignment == 0, "padding the JSON alone aligns the data");
+  json.resize((json.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  if (json.size() > kMaxHeaderBytes) {
+    throw file_error(kOperation, source,
+                     fmt::format("header: needs {} bytes; expected at most {}; use several files",
+                                 json.size(), kMaxHeaderBytes));
+  }
+  const std::uint64_t length = json.size();
+  layout.header.resize(kLengthBytes);
+  std::memcpy(layout.header.data(), &length, kLengthBytes);
+  layout.header += json;
+  if (__builtin_add_overflow(layout.header.size(), offset, &layout.total)) {
+    throw file_error(kOperation, source,
+                     "data: ends beyond 64 bits; expected less data; use several files");
+  }
+  return layout;
+}
+
+// Hands the file's bytes to `sink` piece by piece.
+template <typename Sink>
+void emit(const Layout& layout, Sink&& sink) {
+  sink(std::as_bytes(std::span(layout.header)));
+  for (std::size_t i = 0; i < layout.order.size(); ++i) {
+    // A zero-element tensor may have no memory at all.
+    if (layout.sizes[i] == 0) continue;
+    sink(std::span(static_cast<const std::byte*>(layout.order[i]->view.data), layout.sizes[i]));
+  }
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorEntry> entries,
+                       const std::map<std::string, std::string>& metadata) {
+  const Layout layout = plan(entries, metadata, path.string());
+  AtomicFile file(path, kOperation);
+  emit(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  file.commit();
+}
+
+std::vector<std::byte> serialize_safetensors(std::span<const TensorEntry> entries,
+                                             const std::map<std::string, std::string>& metadata) {
+  const Layout layout = plan(entries, metadata, "(memory)");
+  std::vector<std::byte> out;
+  out.reserve(layout.total);
+  emit(layout, [&](std::span<const std::byte> bytes) {
+    out.insert(out.end(), bytes.begin(), bytes.end());
+  });
+  return out;
+}
+
+}  // namespace rode

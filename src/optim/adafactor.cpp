@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adafactor's options, state and jobs.
+#include "rode/optim/adafactor.h"
+
+#include "optim/rule_support.h"
+
+namespace rode {
+namespace {
+
+double rate_of_matrices(const AdafactorOptions& o) { return o.lr; }
+
+class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
+ public:
+  using TypedRule::TypedRule;
+
+  static const OptionSchema<AdafactorOptions>& schema() {
+    using O = AdafactorOptions;
+    static const OptionSchema<O> table([] {
+      std::vector<OptionField<O>> f;
+      f.push_back(number("lr", &O::lr, at_least(0), "explicit rate of the matrices"));
+      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
+                         "decoupled decay of the matrices"));
+      f.push_back(number("eps", &O::eps, at_least(0), "added to the squared gradient"));
+      f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
+                         "greatest root mean square of an update"));
+      f.push_back(number("decay_rate", &O::decay_rate, less_than(0),
+                         "exponent of the averages' decay"));
+      f.push_back(optional_number("lr_rest", &O::lr_rest, rate_of_matrices, at_least(0),
+                                  "rate of the rest; unless set, lr"));
+      f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
+                         "decoupled decay of the rest"));
+      append_storage(f);
+      return f;
+    }());
+    return table;
+  }
+
+  std::vector<StateSpec> state(const Subject& subject) const override {
+    const Shape& shape = subject.parameter->value.shape;
+    std::vector<StateSpec> specs;
+    if (shape.rank() < 2) {
+      specs.push_back({"exp_avg_sq", shape, moment_dtype(options_.storage)});
+    } else {
+      const std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
+      std::vector<std::int64_t> row(dims.begin(), dims.end() - 1);
+      std::vector<std::int64_t> col(dims.begin(), dims.end() - 2);
+      col.push_back(dims.back());
+      specs.push_back({"row", Shape(row), DType::f32});
+      specs.push_back({"col", Shape(col), DType::f32});
+    }
+    specs.push_back({"step", {1}, DType::i64});
+    append_low_bits(specs, subject, options_.storage);
+    return specs;
+  }
+
+  std::unique_ptr<RuleInstance> instantiate() const override;
+};
+
+class AdafactorInstance final : public RuleInstance {
+ public:
+  explicit AdafactorInstance(const AdafactorRule& rule) : storage_(rule.values().storage) {
+    refresh(rule);
+  }
+
+  void refresh(const Rule& rule) override {
+    const AdafactorOptions& o = static_cast<const AdafactorRule&>(rule).values();
+    matrix_ = {o.lr, o.weight_decay, o.eps, o.clip_threshold, o.decay_rate};
+    rest_ = matrix_;
+    rest_.lr = o.lr_rest.value_or(o.lr);
+    rest_.weight_decay = o.weight_decay_rest;
+  }
+
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                Backend&) override {
+    AdafactorJob& job = jobs.adafactor.emplace_back();
+    fill_base(job, subject, storage_, state);
+    job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;
+    const Shape& shape = subject.parameter->value.shape;
+    if (shape.rank() < 2) {
+      job.planes = job.rows = 1;
+      job.cols = shape.numel();
+      job.exp_avg_sq = moments(state, "exp_avg_sq");
+    } else {
+      job.rows = shape[shape.rank() - 2];
+      job.cols = shape[shape.rank() - 1];
+      for (int axis = 0; axis + 2 < shape.rank(); ++axis) job.planes *= shape[axis];
+      job.row = static_cast<float*>(state.find("row"));
+      job.col = static_cast<float*>(state.find("col"));
+    }
+    job.step = static_cast<std::int64_t*>(state.find("step"));
+  }
+
+ private:
+  StorageOptions storage_;
+  rules::AdafactorConstants matrix_{}, rest_{};
+};
+
+std::unique_ptr<RuleInstance> AdafactorRule::instantiate() const {
+  return std::make_unique<AdafactorInstance>(*this);
+}
+
+}  // namespace
+
+std::shared_ptr<const Rule> make_rule(const AdafactorOptions& options) {
+  return std::make_shared<AdafactorRule>("adafactor", options);
+}
+
+}  // namespace rode

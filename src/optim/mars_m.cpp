@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// MARS-M's options, state and jobs.
+#include "rode/optim/mars_m.h"
+
+#include "optim/rule_support.h"
+
+namespace rode {
+namespace {
+
+class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
+ public:
+  using TypedRule::TypedRule;
+
+  static const OptionSchema<MarsMOptions>& schema() {
+    using O = MarsMOptions;
+    static const OptionSchema<O> table([] {
+      std::vector<OptionField<O>> f;
+      f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
+      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
+                         "decoupled decay of the matrices, by the unscaled rate"));
+      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the corrected gradient"));
+      f.push_back(number("gamma", &O::gamma, at_least(0), "strength of variance reduction"));
+      append_newton_schulz(f);
+      f.push_back(number("eps", &O::eps, at_least(0), "added to the norm before dividing"));
+      append_rest(f);
+      append_storage(f);
+      return f;
+    }());
+    return table;
+  }
+
+  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
+
+  std::vector<StateSpec> state(const Subject& subject) const override {
+    const StorageOptions& storage = options_.storage;
+    if (subject.treatment == Treatment::rest) return adamw_state(subject, storage);
+    matrix_shape(name_, subject);
+    const Shape& shape = subject.parameter->value.shape;
+    std::vector<StateSpec> specs{{"momentum", shape, moment_dtype(storage)},
+                                 {"previous_grad", shape, moment_dtype(storage)}};
+    append_low_bits(specs, subject, storage);
+    return specs;
+  }
+
+  std::unique_ptr<RuleInstance> instantiate() const override;
+};
+
+class MarsMInstance final : public RuleInstance {
+ public:
+  explicit MarsMInstance(const MarsMRule& rule) : rule_(rule) { refresh(rule); }
+
+  void refresh(const Rule& rule) override {
+    const MarsMOptions& o = static_cast<const MarsMRule&>(rule).values();
+    matrix_ = {o.lr,        o.weight_decay, o.momentum,     o.eps,      false,
+               MuonScale::rms, MuonConstraint::none, true, o.gamma, o.ns_steps,
+               o.coefficients, o.ns_dtype, o.ns_form};
+    rest_ = rest_constants(o);
+  }
+
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                Backend&) override {
+    const StorageOptions& storage = rule_.values().storage;
+    if (subject.treatment == Treatment::rest) {
+      add_adamw_job(jobs, subject, state, storage, &rest_);
+      return;
+    }
+    const MatrixShape shape = matrix_shape(rule_.name(), subject);
+    MuonJob& job = jobs.muon.emplace_back();
+    fill_base(job, subject, storage, state);
+    job.constants = &matrix_;
+    job.geometry = {shape.rows, shape.cols, shape.cols};
+    job.momentum = moments(state, "momentum");
+    job.previous = moments(state, "previous_grad");
+    job.scale = rules::muon_scale(matrix_, static_cast<double>(shape.fan_out()),
+                                  static_cast<double>(shape.fan_in()));
+  }
+
+ private:
+  MarsMRule rule_;
+  rules::MuonConstants matrix_{};
+  rules::AdamWConstants rest_{};
+};
+
+std::unique_ptr<RuleInstance> MarsMRule::instantiate() const {
+  return std::make_unique<MarsMInstance>(*this);
+}
+
+}  // namespace
+
+std::shared_ptr<const Rule> make_rule(const MarsMOptions& options) {
+  return std::make_shared<MarsMRule>("mars-m", options);
+}
+
+}  // namespace rode

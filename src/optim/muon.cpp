@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Muon's options, state and jobs.
+#include "rode/optim/muon.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "optim/rule_support.h"
+#include "rode/error.h"
+
+namespace rode {
+namespace {
+
+class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
+ public:
+  using TypedRule::TypedRule;
+
+  static const OptionSchema<MuonOptions>& schema() {
+    using O = MuonOptions;
+    static const OptionSchema<O> table([] {
+      std::vector<OptionField<O>> f;
+      f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
+      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
+                         "decoupled decay of the matrices, by the unscaled rate"));
+      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the averaged gradient"));
+      f.push_back(boolean("nesterov", &O::nesterov, "look-ahead"));
+      append_newton_schulz(f);
+      f.push_back(number("eps", &O::eps, at_least(0), "least norm the momentum is divided by"));
+      f.push_back(choice("scale", &O::scale, {"original", "rms"},
+                         "sqrt(max(1, m/n)), or 0.2 sqrt(max(m, n))"));
+      f.push_back(choice("constraint", &O::constraint, {"none", "normproj", "hyperball"},
+                         "norm of each matrix: free, projected back, or MuonH"));
+      f.push_back(text("splits", &O::splits,
+                       "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
+      append_rest(f);
+      append_storage(f);
+      return f;
+    }());
+    return table;
+  }
+
+  static void cross_check(std::string_view name, const MuonOptions& o) {
+    if (o.constraint == MuonConstraint::hyperball && o.weight_decay != 0) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  fmt::format("option 'weight_decay' = {} with constraint=hyperball, which keeps "
+                              "the norm fixed and has no decay; set weight_decay=0",
+                              o.weight_decay));
+    }
+    Splits(name, o.splits);
+  }
+
+  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
+
+  void check_names(const std::vector<std::string>& names) const override {
+    const std::string pattern = Splits(name_, options_.splits).unmatched(names);
+    if (!pattern.empty()) {
+      throw Error(ErrorKind::invalid_argument, name_,
+                  fmt::format("option 'splits': pattern '{}' matches no parameter", pattern));
+    }
+  }
+
+  std::vector<Block> blocks(const Subject& subject) const {
+    const MatrixShape shape = matrix_shape(name_, subject);
+    const Splits splits(name_, options_.splits);
+    return matrix_blocks(shape, splits.blocks(subject.parameter->name, shape.fan_out()));
+  }
+
+  std::vector<StateSpec> state(const Subject& subject) const override {
+    const MuonOptions& o = options_;
+    if (subject.treatment == Treatment::rest) return adamw_state(subject, o.storage);
+    const auto count = static_cast<std::int64_t>(blocks(subject).size());
+    std::vector<StateSpec> specs{
+        {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
+    if (o.constraint != MuonConstraint::none) specs.push_back({"radius", {count}, DType::f32});
+    append_low_bits(specs, subject, o.storage);
+    return specs;
+  }
+
+  std::unique_ptr<RuleInstance> instantiate() const override;
+};
+
+class MuonInstance final : public RuleInstance {
+ public:
+  explicit MuonInstance(const MuonRule& rule) : rule_(rule) { refresh(rule); }
+
+  void refresh(const Rule& rule) override {
+    const MuonOptions& o = static_cast<const MuonRule&>(rule).values();
+    matrix_ = {o.lr,     o.weight_decay, o.momentum, o.eps,          o.nesterov, o.scale,
+               o.constraint, false,      0,          o.ns_steps, o.coefficients, o.ns_dtype,
+               o.ns_form};
+    rest_ = rest_constants(o);
+  }
+
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                Backend& backend) override {
+    const StorageOptions& storage = rule_.values().storage;
+    if (subject.treatment == Treatment::rest) {
+      add_adamw_job(jobs, subject, state, storage, &rest_);
+      return;
+    }
+    auto* radius = static_cast<float*>(state.find("radius"));
+    for (const Block& block : rule_.blocks(subject)) {
+      MuonJob& job = jobs.muon.emplace_back();
+      fill_base(job, subject, storage, state, block.offset);
+      job.constants = &matrix_;
+      job.geometry = block.geometry;
+      job.momentum = moments(state, "momentum", block.offset);
+      job.scale = rules::muon_scale(matrix_, static_cast<double>(block.fan_out),
+                                    static_cast<double>(block.fan_in));
+      if (radius != nullptr) {
+        job.radius = radius++;
+        *job.radius = static_cast<float>(std::sqrt(backend.squared_norm(job.weight, job.geometry)));
+      }
+    }
+  }
+
+ private:
+  MuonRule rule_;
+  rules::MuonConstants matrix_{};
+  rules::AdamWConstants rest_{};
+};
+
+std::unique_ptr<RuleInstance> MuonRule::instantiate() const {
+  return std::make_unique<MuonInstance>(*this);
+}
+
+}  // namespace
+
+std::shared_ptr<const Rule> make_rule(const MuonOptions& options) {
+  const bool rms = options.scale == MuonScale::rms;
+  const bool projected = rms && options.constraint == MuonConstraint::normproj;
+  return std::make_shared<MuonRule>(projected ? "muon-normproj" : rms ? "muon-rms" : "muon",
+                                    options);
+}
+
+}  // namespace rode

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// One table an options struct: it parses, prints, lists and checks every field.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optim/option_text.h"
+#include "rode/method.h"
+#include "rode/optim/common.h"
+
+namespace rode {
+
+template <class Options>
+struct OptionField {
+  std::string key, help;
+  bool live;
+  std::function<std::string(const Options&)> get;
+  std::function<void(Options&, const OptionText&)> set;
+  std::function<void(const Options&, const OptionText&)> check;  // throws; text for messages
+};
+
+template <class Options>
+class OptionSchema {
+ public:
+  explicit OptionSchema(std::vector<OptionField<Options>> fields) : fields_(std::move(fields)) {}
+
+  std::vector<OptionInfo> describe(const Options& options) const {
+    std::vector<OptionInfo> out;
+    for (const auto& f : fields_) out.push_back({f.key, f.get(options), f.help, f.live});
+    return out;
+  }
+
+  void apply(std::string_view optimizer, Options& options, const Settings& settings) const {
+    for (const auto& [key, value] : settings) {
+      const OptionField<Options>* field = find(key);
+      if (field == nullptr) {
+        std::vector<std::string> keys;
+        for (const auto& f : fields_) keys.push_back(f.key);
+        throw_unknown_option(optimizer, key, keys);
+      }
+      field->set(options, {optimizer, key, value});
+    }
+  }
+
+  void check(std::string_view optimizer, const Options& options) const {
+    for (const auto& f : fields_) {
+      if (f.check) f.check(options, {optimizer, f.key, f.get(options)});
+    }
+  }
+
+  const OptionField<Options>* find(std::string_view key) const {
+    for (const auto& f : fields_) {
+      if (f.key == key) return &f;
+    }
+    return nullptr;
+  }
+
+ private:
+  std::vector<OptionField<Options>> fields_;
+};
+
+// Field makers. `live` marks numbers that a training loop changes between steps.
+
+template <class O>
+OptionField<O> number(std::string key, double O::*member, OptionRange range, std::string help) {
+  help += "; " + to_string(range);
+  return {std::move(key), std::move(help), true,
+          [member](const O& o) { return print_number(o.*member); },
+          [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
+          [member, range](const O& o, const OptionText& text) {
+            check_range(text, o.*member, range);
+          }};
+}
+
+// Unset prints as "auto" and follows another option.
+template <class O>
+OptionField<O> optional_number(std::string key, std::optional<double> O::*member,
+                               double (*fallback)(const O&), OptionRange range,
+                               std::string help) {
+  help += "; " + to_string(range);
+  return {std::move(key), std::move(help), true,
+          [member, fallback](const O& o) { return print_number((o.*member).value_or(fallback(o))); },
+          [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
+          [member, range](const O& o, const OptionText& text) {
+            if (o.*member) check_range(text, *(o.*member), range);
+          }};
+}
+
+template <class O, class Integer>
+OptionField<O> integer(std::string key, Integer O::*member, std::int64_t low, std::int64_t high,
+                       std::string help) {
+  const OptionRange range{static_cast<double>(low), static_cast<double>(high), false, false};
+  help += "; " + to_string(range);
+  return {std::move(key), std::move(help), false,
+          [member](const O& o) { return std::to_string(o.*member); },
+          [member, range](O& o, const OptionText& text) {
+            const std::int64_t value = parse_integer(text);
+            check_range(text, static_cast<double>(value), range);
+            o.*member = static_cast<Integer>(value);
+          },
+          [member, range](const O& o, const OptionText& text) {
+            check_range(text, static_cast<double>(o.*member), range);
+          }};
+}
+
+template <class O>
+OptionField<O> boolean(std::string key, bool O::*member, std::string help) {
+  return {std::move(key), help + "; true or false", false,
+          [member](const O& o) { return std::string(o.*member ? "true" : "false"); },
+          [member](O& o, const OptionText& text) { o.*member = parse_boolean(text); },
+          {}};
+}
+
+template <class O>
+OptionField<O> text(std::string key, std::string O::*member, std::string help) {
+  return {std::move(key), std::move(help), false, [member](const O& o) { return o.*member; },
+          [member](O& o, const OptionText& value) { o.*member = std::string(value.value); }, {}};
+}
+
+// Enumerators in order, so that their number is the index of the name.
+template <class O, class Enum>
+OptionField<O> choice(std::string key, Enum O::*member, std::vector<std::string> names,
+                      std::string help) {
+  help += "; " + join_names(names);
+  return {std::move(key), std::move(help), false,
+          [member, names](const O& o) { return names.at(static_cast<std::size_t>(o.*member)); },
+          [member, names](O& o, const OptionText& value) {
+            o.*member = static_cast<Enum>(parse_choice(value, names));
+          },
+          {}};
+}
+
+template <class O, std::size_t N>
+OptionField<O> numbers(std::string key, std::array<double, N> O::*member, OptionRange range,
+                       std::string help) {
+  help += "; " + std::to_string(N) + " numbers, each " + to_string(range);
+  return {std::move(key), std::move(help), true,
+          [member](const O& o) { return print_numbers(o.*member); },
+          [member](O& o, const OptionText& value) { parse_numbers(value, o.*member); },
+          [member, range](const O& o, const OptionText& value) {
+            for (const double x : o.*member) check_range(value, x, range);
+          }};
+}
+
+// Fields that several structs have under the same names.
+
+template <class O>
+void append_storage(std::vector<OptionField<O>>& fields) {
+  const auto nested = [&](auto field) {
+    using Field = OptionField<StorageOptions>;
+    const Field f = std::move(field);
+    fields.push_back({f.key, f.help, f.live, [f](const O& o) { return f.get(o.storage); },
+                      [f](O& o, const OptionText& value) { f.set(o.storage, value); }, {}});
+  };
+  nested(choice("rounding", &StorageOptions::rounding, {"nearest", "stochastic", "exact"},
+                "how bf16 weights are written back"));
+  nested(choice("state_dtype", &StorageOptions::state_dtype, {"fp32", "bf16"},
+                "storage of parameter-sized state"));
+  nested(OptionField<StorageOptions>{
+      "seed", "of stochastic rounding", false,
+      [](const StorageOptions& o) { return std::to_string(o.seed); },
+      [](StorageOptions& o, const OptionText& value) { o.seed = parse_seed(value); }, {}});
+}
+
+template <class O>
+void append_rest(std::vector<OptionField<O>>& fields) {
+  fields.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest (AdamW)"));
+  fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
+                          "decoupled decay of the rest"));
+  fields.push_back(numbers("betas_rest", &O::betas_rest, unit_interval(), "AdamW's averages"));
+  fields.push_back(number("eps_rest", &O::eps_rest, at_least(0), "AdamW's denominator term"));
+}
+
+template <class O>
+void append_newton_schulz(std::vector<OptionField<O>>& fields) {
+  fields.push_back(integer("ns_steps", &O::ns_steps, 1, 100, "Newton-Schulz iterations"));
+  fields.push_back(choice("coefficients", &O::coefficients, {"jordan", "polar_express", "you"},
+                          "Newton-Schulz polynomials"));
+  fields.push_back(choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
+                          "operands of the products; auto: fp32 on the CPU, bf16 on CUDA"));
+  fields.push_back(choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
+                          "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
+}
+
+}  // namespace rode

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names of the library: each optimizer's options struct with its defaults.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "core/nearest.h"
+#include "optim/rule.h"
+#include "rode/error.h"
+#include "rode/method.h"
+#include "rode/optim/adafactor.h"
+#include "rode/optim/adamw.h"
+#include "rode/optim/ademamix.h"
+#include "rode/optim/mars_m.h"
+#include "rode/optim/muon.h"
+#include "rode/optim/rode.h"
+#include "rode/optim/sgd.h"
+#include "rode/optim/soap.h"
+#include "rode/version.h"
+
+namespace rode {
+namespace {
+
+struct Entry {
+  std::string name, summary;
+  Method method;
+};
+
+MuonOptions muon_rms() {
+  return {.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3};
+}
+
+MuonOptions muon_normproj() {
+  MuonOptions options = muon_rms();
+  options.constraint = MuonConstraint::normproj;
+  return options;
+}
+
+// Defaults are the rates selected for the paper's Qwen2-style model.
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> table{
+      {"rode", "radius by a scalar rule, direction by conditioned tangent momentum",
+       RodeOptions{}},
+      {"rode-snr", "RODE with its angle damped by the signal-to-noise ratio",
+       RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
+      {"rode-fixed", "RODE with every radius held at its first value",
+       RodeOptions{.lr_rho = 0, .radius = Radius::fixed}},
+      {"muon", "orthogonalised momentum, original scale", MuonOptions{}},
+      {"muon-rms", "Muon with the RMS-matched scale", muon_rms()},
+      {"muon-normproj", "Muon RMS, each matrix put back to its first norm", muon_normproj()},
+      {"soap", "Adam in the eigenbasis of Shampoo's factors", SoapOptions{}},
+      {"mars-m", "Muon on a variance-reduced gradient", MarsMOptions{}},
+      {"ademamix", "Adam with a second, slow momentum", AdEMAMixOptions{}},
+      {"adafactor", "factored second moments, explicit rate", AdafactorOptions{}},
+      {"adamw", "Adam with decoupled weight decay", AdamWOptions{}},
+      {"sgd", "momentum, coupled weight decay", SgdOptions{}},
+  };
+  return table;
+}
+
+}  // namespace
+
+const char* version() { return RODE_VERSION_STRING; }
+
+Method Method::by_name(std::string_view name, const Settings& settings) {
+  const auto found = std::ranges::find(entries(), name, &Entry::name);
+  if (found == entries().end()) {
+    std::vector<std::string> names;
+    for (const Entry& entry : entries()) names.push_back(entry.name);
+    throw Error(ErrorKind::invalid_argument, "optimizer",
+                fmt::format("unknown optimizer '{}'; did you mean '{}'? optimizers: {}", name,
+                            nearest(name, names), fmt::join(names, ", ")));
+  }
+  return settings.empty() ? found->method : found->method.with(settings);
+}
+
+std::string_view Method::name() const { return rule_->name(); }
+
+std::vector<OptionInfo> Method::options() const { return rule_->options(); }
+
+Method Method::with(const Settings& settings) const { return Method(rule_->with(settings)); }
+
+std::vector<OptimizerInfo> list_optimizers() {
+  std::vector<OptimizerInfo> out;
+  for (const Entry& entry : entries()) {
+    out.push_back({entry.name, entry.summary, entry.method.options()});
+  }
+  return out;
+}
+
+}  // namespace rode

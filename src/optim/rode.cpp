@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// RODE's options, state and jobs.
+#include "rode/optim/rode.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "optim/rule_support.h"
+#include "rode/error.h"
+
+namespace rode {
+namespace {
+
+double default_lr_rho(const RodeOptions& o) {
+  switch (o.radius) {
+    case Radius::adaptive: return 1e-2;
+    case Radius::fixed: return 0;
+    case Radius::learned: break;
+  }
+  return 2.438e-3;
+}
+
+class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
+ public:
+  using TypedRule::TypedRule;
+
+  static const OptionSchema<RodeOptions>& schema() {
+    using O = RodeOptions;
+    static const OptionSchema<O> table([] {
+      std::vector<OptionField<O>> f;
+      f.push_back(number("lr", &O::lr, at_least(0), "directional rate: angle per kernel norm"));
+      f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
+                                  "radial rate; relative where radius = adaptive (then 0.01)"));
+      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
+      f.push_back(choice("radius", &O::radius, {"learned", "adaptive", "fixed"},
+                         "how the norm of a matrix moves"));
+      f.push_back(choice("direction", &O::direction, {"geodesic", "retraction", "fixed"},
+                         "how the direction moves"));
+      f.push_back(choice("conditioner", &O::conditioner, {"newton_schulz", "none"},
+                         "what shapes the tangent momentum"));
+      f.push_back(choice("reproject", &O::reproject, {"guarded", "every", "final"},
+                         "projection inside Newton-Schulz; every: as published, can diverge"));
+      append_newton_schulz(f);
+      f.push_back(boolean("nesterov", &O::nesterov, "look-ahead start of the direction"));
+      f.push_back(boolean("snr", &O::snr, "damp the angle by the signal-to-noise ratio"));
+      f.push_back(number("snr_min", &O::snr_min, between(0, 1), "lower clamp of that damping"));
+      f.push_back(number("floor", &O::floor, unit_interval(),
+                         "least factor by which one step may shrink the radius"));
+      f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it is zero"));
+      f.push_back(number("eps_ns", &O::eps_ns, at_least(0),
+                         "a tangent momentum at or below it has no direction"));
+      f.push_back(text("splits", &O::splits,
+                       "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
+      append_rest(f);
+      append_storage(f);
+      return f;
+    }());
+    return table;
+  }
+
+  // A preset's rate belongs to its learned radius; another rule starts from its own.
+  static void complete(RodeOptions& o, const Settings& settings) {
+    if (has_key(settings, "radius") && !has_key(settings, "lr_rho")) o.lr_rho.reset();
+  }
+
+  static void cross_check(std::string_view name, const RodeOptions& o) {
+    if (o.reproject != Reproject::final && o.coefficients != Coefficients::jordan) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  "option 'coefficients' is not 'jordan', but 'reproject' is not 'final'; other "
+                  "polynomials diverge when the iterate is projected inside the iteration; set "
+                  "reproject=final or coefficients=jordan");
+    }
+    if (o.ns_form == NsForm::gram && o.reproject != Reproject::final) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  "option 'ns_form' = 'gram', but 'reproject' is not 'final'; the Gram form cannot "
+                  "project inside the iteration; set reproject=final or ns_form=standard");
+    }
+    Splits(name, o.splits);
+  }
+
+  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
+
+  void check_names(const std::vector<std::string>& names) const override {
+    const std::string pattern = Splits(name_, options_.splits).unmatched(names);
+    if (!pattern.empty()) {
+      throw Error(ErrorKind::invalid_argument, name_,
+                  fmt::format("option 'splits': pattern '{}' matches no parameter", pattern));
+    }
+  }
+
+  std::vector<Block> blocks(const Subject& subject) const {
+    const MatrixShape shape = matrix_shape(name_, subject);
+    const Splits splits(name_, options_.splits);
+    return matrix_blocks(shape, splits.blocks(subject.parameter->name, shape.fan_out()));
+  }
+
+  std::vector<StateSpec> state(const Subject& subject) const override {
+    const RodeOptions& o = options_;
+    if (subject.treatment == Treatment::rest) return adamw_state(subject, o.storage);
+    const auto count = static_cast<std::int64_t>(blocks(subject).size());
+    std::vector<StateSpec> specs{
+        {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
+    if (o.snr) specs.push_back({"snr_norm", {count}, DType::f32});
+    if (o.radius == Radius::fixed) specs.push_back({"radius", {count}, DType::f32});
+    if (o.radius == Radius::adaptive) {
+      specs.push_back({"radius_avg", {count}, DType::f32});
+      specs.push_back({"radius_avg_sq", {count}, DType::f32});
+      specs.push_back({"step", {count}, DType::i64});
+    }
+    append_low_bits(specs, subject, o.storage);
+    return specs;
+  }
+
+  std::unique_ptr<RuleInstance> instantiate() const override;
+};
+
+class RodeInstance final : public RuleInstance {
+ public:
+  explicit RodeInstance(const RodeRule& rule) : rule_(rule) { refresh(rule); }
+
+  void refresh(const Rule& rule) override {
+    const RodeOptions& o = static_cast<const RodeRule&>(rule).values();
+    const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
+    matrix_ = {o.lr,       lr_rho,      o.momentum,     o.snr_min,   o.floor,
+               o.eps,      o.eps_ns,    o.ns_steps,     o.radius,    o.direction,
+               o.conditioner, o.reproject, o.coefficients, o.ns_dtype, o.ns_form,
+               o.nesterov, o.snr};
+    rest_ = rest_constants(o);
+  }
+
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                Backend& backend) override {
+    const StorageOptions& storage = rule_.values().storage;
+    if (subject.treatment == Treatment::rest) {
+      add_adamw_job(jobs, subject, state, storage, &rest_);
+      return;
+    }
+    const auto scalar = [&](std::string_view key, std::size_t block) {
+      auto* data = static_cast<float*>(state.find(key));
+      return data == nullptr ? nullptr : data + block;
+    };
+    const std::vector<Block> blocks = rule_.blocks(subject);
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      RodeJob& job = jobs.rode.emplace_back();
+      fill_base(job, subject, storage, state, blocks[i].offset);
+      job.constants = &matrix_;
+      job.geometry = blocks[i].geometry;
+      job.momentum = moments(state, "momentum", blocks[i].offset);
+      auto* step = static_cast<std::int64_t*>(state.find("step"));
+      job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
+                   scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};
+      if (job.state.radius != nullptr) {
+        *job.state.radius =
+            static_cast<float>(std::sqrt(backend.squared_norm(job.weight, job.geometry)));
+      }
+    }
+  }
+
+ private:
+  RodeRule rule_;
+  rules::RodeConstants matrix_{};
+  rules::AdamWConstants rest_{};
+};
+
+std::unique_ptr<RuleInstance> RodeRule::instantiate() const {
+  return std::make_unique<RodeInstance>(*this);
+}
+
+}  // namespace
+
+std::shared_ptr<const Rule> make_rule(const RodeOptions& options) {
+  const bool fixed = options.radius == Radius::fixed && !options.snr;
+  return std::make_shared<RodeRule>(options.snr ? "rode-snr" : fixed ? "rode-fixed" : "rode",
+                                    options);
+}
+
+}  // namespace rode

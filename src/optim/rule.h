@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimizer is to the driver: options, state per parameter, jobs per step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "rode/method.h"
+#include "rode/parameter.h"
+#include "rode/routing.h"
+
+namespace rode {
+
+// A routed parameter as a rule sees it.
+struct Subject {
+  std::size_t index = 0;  // over all groups
+  const Parameter* parameter = nullptr;
+  Treatment treatment = Treatment::rest;
+};
+
+struct StateSpec {
+  std::string key;
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+// The allocated state of one parameter.
+class StateSlots {
+ public:
+  virtual ~StateSlots() = default;
+  virtual void* find(std::string_view key) const = 0;  // null: no such key
+  virtual DType dtype(std::string_view key) const = 0;
+};
+
+// The constants that a group's jobs point at; they change when live options do.
+class RuleInstance {
+ public:
+  virtual ~RuleInstance() = default;
+  virtual void refresh(const Rule& rule) = 0;
+  virtual void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                        Backend& backend) = 0;
+};
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::vector<OptionInfo> options() const = 0;
+  virtual std::shared_ptr<const Rule> with(const Settings& settings) const = 0;
+
+  // Throws where this rule cannot step such a parameter on such a device.
+  virtual std::vector<StateSpec> state(const Subject& subject) const = 0;
+  virtual void check_device(bool cuda) const = 0;
+  virtual void check_names(const std::vector<std::string>&) const {}
+  virtual std::unique_ptr<RuleInstance> instantiate() const = 0;
+};
+
+}  // namespace rode

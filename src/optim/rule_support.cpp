@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/rule_support.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rode/error.h"
+
+namespace rode {
+namespace {
+
+// FNV-1a: the random stream of a parameter depends on its name, not on its place.
+std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ (seed * 0x9e3779b97f4a7c15ULL);
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+}  // namespace
+
+bool has_key(const Settings& settings, std::string_view key) {
+  return std::ranges::any_of(settings, [&](const auto& pair) { return pair.first == key; });
+}
+
+MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
+  const Parameter& parameter = *subject.parameter;
+  const Shape& shape = parameter.value.shape;
+  if (shape.rank() < 2) {
+    throw Error(ErrorKind::shape, rule,
+                fmt::format("parameter '{}' has shape {}; the matrix rule needs rank >= 2; route "
+                            "it to the rest",
+                            parameter.name, to_string(shape)));
+  }
+  const bool in_out = parameter.layout == Layout::in_out;
+  const std::int64_t kept = in_out ? shape[shape.rank() - 1] : shape[0];
+  const std::int64_t other = kept == 0 ? 0 : shape.numel() / kept;
+  return in_out ? MatrixShape{other, kept, true} : MatrixShape{kept, other, false};
+}
+
+std::vector<Block> matrix_blocks(const MatrixShape& shape,
+                                 const std::vector<std::int64_t>& sizes) {
+  std::vector<Block> blocks;
+  std::int64_t at = 0;
+  for (const std::int64_t size : sizes) {
+    if (shape.in_out) {
+      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows});
+    } else {
+      blocks.push_back({at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols});
+    }
+    at += size;
+  }
+  return blocks;
+}
+
+DType moment_dtype(const StorageOptions& storage) {
+  return storage.state_dtype == StateDType::bf16 ? DType::bf16 : DType::f32;
+}
+
+void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
+                     const StorageOptions& storage) {
+  const TensorView& value = subject.parameter->value;
+  if (value.dtype == DType::bf16 && storage.rounding == Rounding::exact) {
+    specs.push_back({"low_bits", value.shape, DType::u16});
+  }
+}
+
+void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,
+               const StateSlots& state, std::int64_t offset) {
+  const Parameter& parameter = *subject.parameter;
+  job.parameter = subject.index;
+  job.offset = offset;
+  job.weight.dtype = parameter.value.dtype;
+  job.weight.rounding = storage.rounding;
+  job.weight.stream = hash_name(parameter.name, storage.seed);
+  auto* low = static_cast<std::uint16_t*>(state.find("low_bits"));
+  job.weight.low_bits = low == nullptr ? nullptr : low + offset;
+  if (parameter.value.data != nullptr) {
+    job.weight.data = static_cast<std::byte*>(parameter.value.data) +
+                      static_cast<std::size_t>(offset) * size_of(parameter.value.dtype);
+  }
+}
+
+Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset) {
+  const DType dtype = state.dtype(key);
+  return {static_cast<std::byte*>(state.find(key)) +
+              static_cast<std::size_t>(offset) * size_of(dtype),
+          dtype};
+}
+
+std::vector<StateSpec> adamw_state(const Subject& subject, const StorageOptions& storage) {
+  const Shape& shape = subject.parameter->value.shape;
+  std::vector<StateSpec> specs{{"exp_avg", shape, moment_dtype(storage)},
+                               {"exp_avg_sq", shape, moment_dtype(storage)},
+                               {"step", {1}, DType::i64}};
+  append_low_bits(specs, subject, storage);
+  return specs;
+}
+
+void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& state,
+                   const StorageOptions& storage, const rules::AdamWConstants* constants) {
+  ElementJob& job = jobs.element.emplace_back();
+  fill_base(job, subject, storage, state);
+  job.constants = constants;
+  job.count = subject.parameter->value.numel();
+  job.state[0] = moments(state, "exp_avg");
+  job.state[1] = moments(state, "exp_avg_sq");
+  job.step = static_cast<std::int64_t*>(state.find("step"));
+}
+
+void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda) {
+  if (dtype == NsDType::fp16 && !cuda) {
+    throw Error(ErrorKind::unsupported, rule,
+                "option 'ns_dtype' = 'fp16'; fp16 products exist on CUDA only; use fp32 or bf16 "
+                "on the CPU");
+  }
+}
+
+}  // namespace rode

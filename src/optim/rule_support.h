@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the rules' .cpp files share: typed options, common state and jobs.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optim/option_schema.h"
+#include "optim/rule.h"
+#include "optim/splits.h"
+
+namespace rode {
+
+// Options, name and schema of a rule. `Derived` provides
+//   static const OptionSchema<Options>& schema();
+//   static void complete(Options&, const Settings&);   defaults that follow other options
+//   static void cross_check(std::string_view name, const Options&);
+template <class Derived, class Options>
+class TypedRule : public Rule {
+ public:
+  TypedRule(std::string name, Options options) : name_(std::move(name)), options_(options) {
+    Derived::schema().check(name_, options_);
+    Derived::cross_check(name_, options_);
+  }
+  std::string_view name() const override { return name_; }
+  std::vector<OptionInfo> options() const override { return Derived::schema().describe(options_); }
+  std::shared_ptr<const Rule> with(const Settings& settings) const override {
+    Options changed = options_;
+    Derived::schema().apply(name_, changed, settings);
+    Derived::complete(changed, settings);
+    return std::make_shared<Derived>(name_, changed);
+  }
+  void check_device(bool) const override {}
+  const Options& values() const { return options_; }
+
+  static void complete(Options&, const Settings&) {}
+  static void cross_check(std::string_view, const Options&) {}
+
+ protected:
+  std::string name_;
+  Options options_;
+};
+
+bool has_key(const Settings& settings, std::string_view key);
+
+// The 2-D view (out, rest) that every matrix rule works on, and its blocks along fan-out.
+struct MatrixShape {
+  std::int64_t rows = 0, cols = 0;  // as stored
+  bool in_out = false;
+
+  std::int64_t fan_out() const { return in_out ? cols : rows; }
+  std::int64_t fan_in() const { return in_out ? rows : cols; }
+};
+
+// Throws under `rule` where the rank is below 2.
+MatrixShape matrix_shape(std::string_view rule, const Subject& subject);
+
+struct Block {
+  std::int64_t offset = 0;  // of its first element
+  Geometry geometry;
+  std::int64_t fan_out = 0, fan_in = 0;
+};
+std::vector<Block> matrix_blocks(const MatrixShape& shape,
+                                 const std::vector<std::int64_t>& sizes);
+
+DType moment_dtype(const StorageOptions& storage);
+// Adds `low_bits` where bf16 weights are kept exactly.
+void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
+                     const StorageOptions& storage);
+
+// Fills what every job has. `offset` counts elements from the parameter's first.
+void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,
+               const StateSlots& state, std::int64_t offset = 0);
+Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset = 0);
+
+// AdamW for a parameter: its state and its job.
+std::vector<StateSpec> adamw_state(const Subject& subject, const StorageOptions& storage);
+void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& state,
+                   const StorageOptions& storage, const rules::AdamWConstants* constants);
+
+// The rest's AdamW constants of any options struct that has them.
+template <class Options>
+rules::AdamWConstants rest_constants(const Options& o) {
+  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest};
+}
+
+// fp16 products exist on CUDA alone.
+void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda);
+
+}  // namespace rode

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "optim/state_store.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <map>
+
+#include "core/nearest.h"
+#include "rode/error.h"
+
+namespace rode {
+
+ParameterState::ParameterState(std::string parameter, std::vector<StateSpec> specs,
+                               Backend& backend)
+    : parameter_(std::move(parameter)), specs_(std::move(specs)) {
+  buffers_.reserve(specs_.size());
+  for (const StateSpec& spec : specs_) {
+    const auto elements = static_cast<std::size_t>(spec.shape.numel());
+    buffers_.push_back(backend.allocate(elements * size_of(spec.dtype)));
+  }
+}
+
+void* ParameterState::find(std::string_view key) const {
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    if (specs_[i].key == key) return buffers_[i]->data();
+  }
+  return nullptr;
+}
+
+DType ParameterState::dtype(std::string_view key) const {
+  for (const StateSpec& spec : specs_) {
+    if (spec.key == key) return spec.dtype;
+  }
+  return DType::f32;
+}
+
+TensorView ParameterState::view(std::size_t index) const {
+  return {buffers_[index]->data(), specs_[index].shape, specs_[index].dtype};
+}
+
+std::string ParameterState::name(std::size_t index) const {
+  return fmt::format("state.{}.{}", parameter_, specs_[index].key);
+}
+
+std::size_t spec_bytes(const std::vector<StateSpec>& specs) {
+  std::size_t bytes = 0;
+  for (const StateSpec& spec : specs) {
+    bytes += static_cast<std::size_t>(spec.shape.numel()) * size_of(spec.dtype);
+  }
+  return bytes;
+}
+
+std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
+                                    const std::vector<const ParameterState*>& states) {
+  std::map<std::string, TensorView> expected;
+  for (const ParameterState* state : states) {
+    for (std::size_t i = 0; i < state->specs().size(); ++i) {
+      expected.emplace(state->name(i), state->view(i));
+    }
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, view] : expected) names.push_back(name);
+
+  const auto refuse = [](const std::string& message) {
+    throw Error(ErrorKind::state_mismatch, "load state", message);
+  };
+  for (const std::string& name : file.names()) {
+    if (!name.starts_with("state.")) continue;
+    const auto found = expected.find(name);
+    if (found == expected.end()) {
+      refuse(fmt::format("the file has '{}', which these parameters and options do not have{}; "
+                         "load it with the parameters and the optimizer that saved it",
+                         name,
+                         names.empty() ? std::string()
+                                       : fmt::format(" (nearest: '{}')", nearest(name, names))));
+    }
+    const ConstTensorView saved = file.tensor(name);
+    const TensorView& here = found->second;
+    if (!(saved.shape == here.shape) || saved.dtype != here.dtype) {
+      refuse(fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
+                         "and options that saved it",
+                         name, to_string(saved.dtype), to_string(saved.shape),
+                         to_string(here.dtype), to_string(here.shape)));
+    }
+  }
+  std::vector<std::string> absent;
+  for (const std::string& name : names) {
+    if (!file.contains(name)) absent.push_back(name);
+  }
+  if (complete && !absent.empty()) {
+    refuse(fmt::format("the file lacks '{}'{}; it was saved by another optimizer, other options "
+                       "or other parameters",
+                       absent.front(),
+                       absent.size() == 1 ? std::string()
+                                          : fmt::format(" and {} more", absent.size() - 1)));
+  }
+  for (const auto& [name, here] : expected) {
+    if (!file.contains(name)) continue;
+    const ConstTensorView saved = file.tensor(name);
+    if (saved.bytes() > 0) std::memcpy(here.data, saved.data, saved.bytes());
+  }
+  return absent;
+}
+
+}  // namespace rode

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The owned state of every parameter, keyed by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "optim/rule.h"
+#include "rode/safetensors.h"
+
+namespace rode {
+
+// State tensors of one parameter.
+class ParameterState final : public StateSlots {
+ public:
+  ParameterState(std::string parameter, std::vector<StateSpec> specs, Backend& backend);
+
+  void* find(std::string_view key) const override;
+  DType dtype(std::string_view key) const override;
+
+  const std::string& parameter() const { return parameter_; }
+  const std::vector<StateSpec>& specs() const { return specs_; }
+  TensorView view(std::size_t index) const;
+  std::string name(std::size_t index) const;  // "state.<parameter>.<key>"
+
+ private:
+  std::string parameter_;
+  std::vector<StateSpec> specs_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+std::size_t spec_bytes(const std::vector<StateSpec>& specs);
+
+// Copies every "state." tensor of `file` onto the matching one, or throws and copies
+// nothing. Returns the names that were expected and absent; with `complete` that throws.
+std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
+                                    const std::vector<const ParameterState*>& states);
+
+}  // namespace rode

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// MARS-M, approximate mode: Muon on a clipped variance-reduced gradient.
+#include <algorithm>
+#include <cmath>
+
+#include "reference/blocks.h"
+#include "reference/newton_schulz.h"
+#include "reference/rules.h"
+#include "reference/settings.h"
+
+namespace rode::reference {
+
+State mars_m_state(const Treatment& treatment, const Tensor& parameter) {
+  static_cast<void>(split(parameter, treatment));  // refuses what is not a matrix
+  return {{"momentum", zeros_like(parameter)}, {"previous_grad", zeros_like(parameter)}};
+}
+
+void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,
+                 Tensor& parameter, const Tensor& gradient, State& state) {
+  const double beta = number(settings, "momentum"), gamma = number(settings, "gamma");
+  const std::int64_t steps = integer(settings, "ns_steps", 0);
+  const double eps = number_or(settings, "eps", 1e-7);
+  const std::string set =
+      settings.contains("coefficients") ? coefficient_set(settings) : std::string("jordan");
+  const double correction = gamma * beta / (1.0 - beta);
+
+  Tensor& momentum = entry(state, "momentum", parameter.data.size());
+  Tensor& previous = entry(state, "previous_grad", parameter.data.size());
+  std::vector<Matrix> weights = split(parameter, treatment);
+  std::vector<Matrix> buffers = split(momentum, treatment);
+  const std::vector<Matrix> gradients = split(gradient, treatment);
+  const std::vector<Matrix> before = split(previous, treatment);
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    Matrix &w = weights[k], &m = buffers[k];
+    Matrix c = combine(1.0 + correction, gradients[k], -correction, before[k]);
+    if (norm(c) > 1.0) c = scale(1.0 / norm(c), c);
+    m = combine(beta, m, 1.0 - beta, c);
+    const double divisor = margin(set) * (norm(m) + eps);
+    const Matrix o = newton_schulz(scale(1.0 / divisor, m), set, steps);
+    const double factor = 0.2 * std::sqrt(static_cast<double>(std::max(w.rows, w.cols)));
+    w = combine(1.0 - rates.lr * rates.weight_decay, w, -rates.lr * factor, o);
+  }
+  join(weights, treatment, parameter);
+  join(buffers, treatment, momentum);
+  previous.data = gradient.data;
+}
+
+}  // namespace rode::reference

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Muon (averaged buffer), its two rate scales, NormProj and Hyperball.
+#include <algorithm>
+#include <cmath>
+
+#include "reference/blocks.h"
+#include "reference/newton_schulz.h"
+#include "reference/rules.h"
+#include "reference/settings.h"
+
+namespace rode::reference {
+namespace {
+
+std::string constraint_of(const Settings& settings) {
+  return choice(settings, "constraint", {"none", "normproj", "hyperball"});
+}
+
+// A zero matrix has no direction and stays zero.
+Matrix unit(const Matrix& a) {
+  const double length = norm(a);
+  return length > 0.0 ? scale(1.0 / length, a) : a;
+}
+
+double rate_scale(const std::string& name, const Matrix& w) {
+  const auto fan_out = static_cast<double>(w.rows), fan_in = static_cast<double>(w.cols);
+  if (name == "original") return std::sqrt(std::max(1.0, fan_out / fan_in));
+  return 0.2 * std::sqrt(std::max(fan_out, fan_in));
+}
+
+}  // namespace
+
+State muon_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter) {
+  State state{{"momentum", zeros_like(parameter)}};
+  std::vector<double> norms;
+  for (const Matrix& w : split(parameter, treatment)) norms.push_back(norm(w));
+  if (constraint_of(settings) != "none") state["radius"] = per_block(norms);
+  return state;
+}
+
+void muon_step(const Settings& settings, const Treatment& treatment, Rates rates,
+               Tensor& parameter, const Tensor& gradient, State& state) {
+  const double mu = number(settings, "momentum"), eps = number(settings, "eps");
+  const bool nesterov = flag(settings, "nesterov");
+  const std::int64_t steps = integer(settings, "ns_steps", 0);
+  const std::string set = coefficient_set(settings), constraint = constraint_of(settings);
+  const std::string scale_name = choice(settings, "scale", {"original", "rms"});
+
+  std::vector<Matrix> weights = split(parameter, treatment);
+  const std::vector<Matrix> gradients = split(gradient, treatment);
+  Tensor& momentum = entry(state, "momentum", parameter.data.size());
+  std::vector<Matrix> buffers = split(momentum, treatment);
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    Matrix &w = weights[k], &b = buffers[k];
+    const Matrix& g = gradients[k];
+    b = combine(mu, b, 1.0 - mu, g);
+    const Matrix start = nesterov ? combine(1.0 - mu, g, mu, b) : b;
+    const double divisor = margin(set) * std::max(norm(start), eps);
+    const Matrix o = newton_schulz(scale(1.0 / divisor, start), set, steps);
+
+    double radius = 0.0;
+    if (constraint != "none") {
+      radius = entry(state, "radius", weights.size()).data[k];
+      if (radius == 0.0) continue;  // a sphere of radius zero: nothing can move
+    }
+    if (constraint == "hyperball") {
+      w = scale(radius, unit(combine(1.0, w, -rates.lr * radius, unit(o))));
+      continue;
+    }
+    w = combine(1.0 - rates.lr * rates.weight_decay, w,
+                -rates.lr * rate_scale(scale_name, w), o);
+    if (constraint == "normproj") w = scale(radius, unit(w));
+  }
+  join(buffers, treatment, momentum);
+  join(weights, treatment, parameter);
+}
+
+}  // namespace rode::reference

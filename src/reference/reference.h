@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The oracle of the tests: every optimizer once more, in double precision, one
+// parameter at a time, written from the paper and the authors' sources and
+// sharing no equation with the engine (it may not include anything of rules/,
+// linalg/, backend/ or optim/).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace rode::reference {
+
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  std::vector<double> data;  // row-major
+};
+
+// Keys as in the engine's files: "momentum", "snr_norm", "gram.0", "step", ...
+using State = std::map<std::string, Tensor>;
+
+// The options of one optimizer as text, keyed as on the command line
+// ("lr" -> "1.206e-3", "reproject" -> "guarded", "betas" -> "0.9,0.95").
+// Every key the rule knows must be present: defaults are the caller's.
+using Settings = std::map<std::string, std::string>;
+
+// How the parameter is treated; decided by the caller's routing.
+struct Treatment {
+  bool matrix = true;         // matrix rule, or the rest's rule
+  bool in_out = false;        // stored as fan-in x fan-out (Conv1D of GPT-2)
+  std::vector<std::int64_t> blocks;  // sizes along fan-out; empty: one block
+};
+
+struct Diagnostics {  // RODE only, one entry a block
+  double rho = 0, rho_next = 0, s = 0, q = 0, theta = 0, gamma = 1, m_norm = 0;
+};
+
+// State as it exists before the first step.
+State initial_state(const std::string& optimizer, const Settings& settings,
+                    const Treatment& treatment, const Tensor& parameter);
+
+// One step. `multiplier` is the schedule's factor on lr, lr_rho and lr_rest.
+std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
+                              const Treatment& treatment, Tensor& parameter,
+                              const Tensor& gradient, State& state, double multiplier = 1.0);
+
+}  // namespace rode::reference

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// RODE, after "Complete update" (Appendix A) of the paper; its numbering is kept.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "reference/blocks.h"
+#include "reference/newton_schulz.h"
+#include "reference/rules.h"
+#include "reference/settings.h"
+
+namespace rode::reference {
+namespace {
+
+struct Options {
+  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min;
+  std::int64_t ns_steps;
+  std::string radius, direction, conditioner, coefficients, reproject;
+  bool snr, nesterov;
+};
+
+Options read(const Settings& settings, double multiplier) {
+  Options o;
+  o.lr = number(settings, "lr") * multiplier;
+  o.lr_rho = number(settings, "lr_rho") * multiplier;
+  o.beta = number(settings, "momentum");
+  o.floor = number(settings, "floor");
+  o.eps = number(settings, "eps");
+  o.eps_ns = number(settings, "eps_ns");
+  o.ns_steps = integer(settings, "ns_steps", 0);
+  o.radius = choice(settings, "radius", {"learned", "adaptive", "fixed"});
+  o.direction = choice(settings, "direction", {"geodesic", "retraction", "fixed"});
+  o.conditioner = choice(settings, "conditioner", {"newton_schulz", "none"});
+  o.coefficients = coefficient_set(settings);
+  o.reproject = choice(settings, "reproject", {"guarded", "every", "final"});
+  o.snr = flag(settings, "snr");
+  o.snr_min = o.snr ? number(settings, "snr_min") : 0.0;
+  o.nesterov = flag(settings, "nesterov");
+  if (o.coefficients != "jordan" && o.reproject != "final")
+    refuse("coefficients", o.coefficients, "jordan unless reproject is final");
+  return o;
+}
+
+// What one block remembers beside its buffer. Where an option is off, its
+// entries stay at zero and are never written back.
+struct Scalars {
+  double snr_norm = 0, radius = 0, average = 0, average_sq = 0, steps = 0;
+};
+
+// P(X) = X - <X, U> U.
+Matrix project(const Matrix& x, const Matrix& u) { return combine(1.0, x, -inner(x, u), u); }
+
+// Items 5 and 6: the conditioned tangent kernel of a start that is not zero.
+Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
+  Matrix x = scale(1.0 / norm(start), start);
+  if (o.conditioner == "none") return x;
+  x = scale(1.0 / margin(o.coefficients), x);
+  for (std::int64_t k = 0; k < o.ns_steps; ++k) {
+    x = newton_schulz_step(x, quintic(o.coefficients, k));
+    const bool last = k + 1 == o.ns_steps;
+    if (o.reproject == "final" && !last) continue;
+    const double t = inner(x, u);
+    x = combine(1.0, x, -t, u);
+    // The quintic leads every singular value up to 1.25 below 1.2024; taking t U
+    // away can add |t| to it. Back below 1.25, the next step is safe again.
+    if (o.reproject == "guarded" && !last)
+      x = scale(std::min(1.0, 1.25 / (1.2024 + std::abs(t))), x);
+  }
+  return x;
+}
+
+// Item 3 and its two variants.
+double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
+  if (o.radius == "fixed") {
+    // Stored while the matrix was still zero: there was no radius to keep then.
+    if (scalars.radius <= o.eps) scalars.radius = rho;
+    return scalars.radius;
+  }
+  if (o.radius == "learned") return std::max(rho - o.lr_rho * s, o.floor * rho);
+  scalars.average = 0.9 * scalars.average + 0.1 * s;
+  scalars.average_sq = 0.95 * scalars.average_sq + 0.05 * s * s;
+  const double a = scalars.average / (1.0 - std::pow(0.9, scalars.steps));
+  const double b = scalars.average_sq / (1.0 - std::pow(0.95, scalars.steps));
+  return std::max(rho * std::exp(-o.lr_rho * a / (std::sqrt(b) + o.eps)), o.floor * rho);
+}
+
+Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
+                       Scalars& scalars) {
+  Diagnostics d;
+  scalars.steps += 1.0;
+  d.rho = d.rho_next = norm(w);
+  if (d.rho <= o.eps) {  // no direction to speak of: held, the buffer still gathers
+    buffer = combine(o.beta, buffer, 1.0, g);
+    return d;
+  }
+  const Matrix u = scale(1.0 / d.rho, w);                        // 1
+  buffer = combine(o.beta, project(buffer, u), 1.0, g);          // 2
+  d.s = inner(buffer, u);                                        // 3
+  d.rho_next = next_radius(o, d.rho, d.s, scalars);
+  const Matrix tangent = combine(1.0, buffer, -d.s, u);          // 4
+  const Matrix g_tangent = project(g, u);
+  d.m_norm = norm(tangent);
+  if (o.snr) {
+    scalars.snr_norm = o.beta * scalars.snr_norm + norm(g_tangent) + o.eps;
+    d.gamma = std::clamp(d.m_norm / scalars.snr_norm, o.snr_min, 1.0);
+  }
+
+  Matrix u_next = u;
+  const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
+  if (o.direction != "fixed" && norm(start) > o.eps_ns) {
+    const Matrix q = kernel(o, start, u);                        // 5, 6
+    d.q = norm(q);
+    if (d.q != 0.0) {                                            // 7; NaN passes through
+      const Matrix direction = scale(1.0 / d.q, q);
+      d.theta = o.lr * d.gamma * d.q;
+      u_next = o.direction == "geodesic"
+                   ? combine(std::cos(d.theta), u, -std::sin(d.theta), direction)
+                   : combine(1.0, u, -d.theta, direction);
+      u_next = scale(1.0 / norm(u_next), u_next);
+    }
+  }
+  w = scale(d.rho_next, u_next);                                 // 8
+  return d;
+}
+
+}  // namespace
+
+State rode_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter) {
+  const Options o = read(settings, 1.0);
+  std::vector<double> norms;
+  for (const Matrix& w : split(parameter, treatment)) norms.push_back(norm(w));
+  const Tensor zero = per_block(std::vector<double>(norms.size(), 0.0));
+  State state{{"momentum", zeros_like(parameter)}};
+  if (o.snr) state["snr_norm"] = zero;
+  if (o.radius == "fixed") state["radius"] = per_block(norms);
+  if (o.radius == "adaptive")
+    state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
+  return state;
+}
+
+std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& treatment,
+                                   Tensor& parameter, const Tensor& gradient, State& state,
+                                   double multiplier) {
+  const Options o = read(settings, multiplier);
+  std::vector<Matrix> weights = split(parameter, treatment);
+  const std::vector<Matrix> gradients = split(gradient, treatment);
+  Tensor& momentum = entry(state, "momentum", parameter.data.size());
+  std::vector<Matrix> buffers = split(momentum, treatment);
+
+  std::vector<Diagnostics> diagnostics;
+  for (std::size_t k = 0; k < weights.size(); ++k) {
+    Scalars scalars;
+    const auto exchange = [&](bool store) {
+      const auto one = [&](bool used, const char* key, double& value) {
+        if (!used) return;
+        double& kept = entry(state, key, weights.size()).data[k];
+        if (store) kept = value;
+        else value = kept;
+      };
+      one(o.snr, "snr_norm", scalars.snr_norm);
+      one(o.radius == "fixed", "radius", scalars.radius);
+      one(o.radius == "adaptive", "radius_avg", scalars.average);
+      one(o.radius == "adaptive", "radius_avg_sq", scalars.average_sq);
+      one(o.radius == "adaptive", "step", scalars.steps);
+    };
+    exchange(false);
+    diagnostics.push_back(step_block(o, weights[k], gradients[k], buffers[k], scalars));
+    exchange(true);
+  }
+  join(weights, treatment, parameter);
+  join(buffers, treatment, momentum);
+  return diagnostics;
+}
+
+}  // namespace rode::reference

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scalars and element-wise equations of Muon and MARS-M
+// (recurrences: rode/optim/muon.h, rode/optim/mars_m.h).
+//
+// Both form a buffer and a start from (buffer, g, previous g), orthogonalise, and write
+// W' = w * W + x * O; only the coefficients differ.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "rode/optim/muon.h"
+#include "rules/host_device.h"
+
+namespace rode::rules {
+
+struct MuonConstants {
+  double lr, weight_decay, momentum, eps;
+  bool nesterov;
+  MuonScale scale;
+  MuonConstraint constraint;
+  bool mars;     // MARS-M: gamma is used, nesterov is not
+  double gamma;
+  int ns_steps;
+  Coefficients coefficients;
+  NsDType ns_dtype;
+  NsForm ns_form;
+};
+
+// <B,B>, <B,g>, <g,g>, and with the previous gradient p: <B,p>, <p,g>, <p,p>.
+struct MuonProducts {
+  double bb, bg, gg, bp, pg, pp;
+};
+
+struct MuonScalars {
+  bool direction;
+  // B' = buffer_b * B + buffer_g * g + buffer_p * p
+  double buffer_b, buffer_g, buffer_p;
+  // X_0 = start_b * B' + start_g * g
+  double start_b, start_g;
+};
+
+RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const MuonProducts& p) {
+  MuonScalars r{};
+  const double mu = c.momentum;
+  r.buffer_b = mu;
+  r.buffer_g = 1 - mu;
+  if (c.mars) {
+    // C = (1 + k) g - k p, clipped to norm 1.
+    const double k = c.gamma * mu / (1 - mu);
+    const double cc = (1 + k) * (1 + k) * p.gg - 2 * k * (1 + k) * p.pg + k * k * p.pp;
+    const double clip = cc > 1 ? 1 / std::sqrt(cc) : 1;
+    r.buffer_g = (1 - mu) * clip * (1 + k);
+    r.buffer_p = -(1 - mu) * clip * k;
+  }
+  // Coefficients of the start on (B, g, p), for its norm.
+  const bool look_ahead = c.nesterov && !c.mars;
+  const double ahead = look_ahead ? mu : 1;
+  const double on_b = ahead * r.buffer_b;
+  const double on_g = ahead * r.buffer_g + (look_ahead ? 1 - mu : 0);
+  const double on_p = ahead * r.buffer_p;
+  const double norm2 = on_b * on_b * p.bb + on_g * on_g * p.gg + on_p * on_p * p.pp +
+                       2 * (on_b * on_g * p.bg + on_b * on_p * p.bp + on_g * on_p * p.pg);
+  const double norm = std::sqrt(norm2 > 0 ? norm2 : 0);
+  r.direction = norm > 0;
+  if (!r.direction) return r;
+  const double divisor = c.mars ? norm + c.eps : (norm > c.eps ? norm : c.eps);
+  r.start_b = ahead / divisor;
+  r.start_g = (look_ahead ? 1 - mu : 0) / divisor;
+  return r;
+}
+
+RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, double fan_out, double fan_in) {
+  const double larger = fan_out > fan_in ? fan_out : fan_in;
+  if (c.mars || c.scale == MuonScale::rms) return 0.2 * std::sqrt(larger);
+  return std::sqrt(fan_out > fan_in ? fan_out / fan_in : 1.0);
+}
+
+struct MuonWrite {
+  double w, x;
+};
+
+// ww = ||W||^2, wo = <W,O>, oo = ||O||^2; radius: the norm at construction.
+RODE_HOST_DEVICE inline MuonWrite muon_write(const MuonConstants& c, double multiplier,
+                                             double scale, double ww, double wo, double oo,
+                                             double radius) {
+  const double lr = multiplier * c.lr;
+  MuonWrite out{1 - lr * c.weight_decay, -lr * scale};
+  if (c.constraint == MuonConstraint::none) return out;
+  if (!(radius > 0)) return {1, 0};  // held
+  if (c.constraint == MuonConstraint::hyperball) {
+    out = {1, oo > 0 ? -lr * radius / std::sqrt(oo) : 0};
+  }
+  const double norm2 = out.w * out.w * ww + 2 * out.w * out.x * wo + out.x * out.x * oo;
+  if (!(norm2 > 0)) return {1, 0};
+  const double back = radius / std::sqrt(norm2);
+  return {out.w * back, out.x * back};
+}
+
+}  // namespace rode::rules

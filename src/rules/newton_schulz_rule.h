@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Newton-Schulz polynomials and the guard that keeps RODE's iteration bounded.
+#pragma once
+
+#include "rode/optim/common.h"
+#include "rules/host_device.h"
+
+namespace rode::rules {
+
+// One iteration maps a singular value x to a x + b x^3 + c x^5.
+struct NsTriple {
+  double a, b, c;
+};
+
+// Iteration k of a coefficient set; past the last triple of a set the last one repeats.
+RODE_HOST_DEVICE inline NsTriple ns_triple(Coefficients set, int k) {
+  constexpr NsTriple jordan{3.4445, -4.7750, 2.0315};
+  constexpr NsTriple polar_express[5] = {{8.15655, -22.48329, 15.87877},
+                                         {4.04293, -2.80892, 0.50002},
+                                         {3.89167, -2.77248, 0.50606},
+                                         {3.28575, -2.36813, 0.46449},
+                                         {2.34654, -1.70978, 0.42324}};
+  constexpr NsTriple you[5] = {{4.0848, -6.8946, 2.9270},
+                               {3.9505, -6.3029, 2.6377},
+                               {3.7418, -5.5913, 2.3037},
+                               {2.8769, -3.1427, 1.2046},
+                               {2.8366, -3.0525, 1.2012}};
+  const int last = k < 4 ? k : 4;
+  switch (set) {
+    case Coefficients::polar_express: return polar_express[last];
+    case Coefficients::you: return you[last];
+    case Coefficients::jordan: break;
+  }
+  return jordan;
+}
+
+// The start is divided by margin * norm: Polar Express wants singular values below 1/1.02.
+RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
+  return set == Coefficients::polar_express ? 1.02 : 1.0;
+}
+
+// The paper's quintic stays below 1.2024 on [0, 1.25] and has an unstable fixed point at
+// 1.2637. Subtracting t U moves a singular value by at most |t| (||U||_2 <= ||U||_F = 1),
+// so scaling by this factor keeps every one <= 1.25: no iteration can leave the basin.
+RODE_HOST_DEVICE inline double guard_factor(double t) {
+  const double bound = 1.2024 + (t < 0 ? -t : t);
+  return bound > 1.25 ? 1.25 / bound : 1.0;
+}
+
+}  // namespace rode::rules

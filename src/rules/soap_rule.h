@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SOAP's element-wise equation in the rotated basis (recurrence: rode/optim/soap.h).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "rules/host_device.h"
+
+namespace rode::rules {
+
+struct SoapConstants {
+  double lr, weight_decay, beta1, beta2, eps;
+  int precondition_frequency;
+  std::int64_t max_precond_dim;
+};
+
+// lr sqrt(1 - beta2^k) / (1 - beta1^k); k counts the gradients after the first.
+RODE_HOST_DEVICE inline double soap_step_size(const SoapConstants& c, double multiplier,
+                                              std::int64_t k) {
+  const double time = static_cast<double>(k);
+  return multiplier * c.lr * std::sqrt(1 - std::pow(c.beta2, time)) /
+         (1 - std::pow(c.beta1, time));
+}
+
+// Advances the moments with the rotated gradient and returns the normalised direction.
+RODE_HOST_DEVICE inline float soap_element(float beta1, float rest1, float beta2, float rest2,
+                                           float eps, float g, float& m, float& v) {
+  m = beta1 * m + rest1 * g;
+  v = beta2 * v + rest2 * g * g;
+  return m / (std::sqrt(v) + eps);
+}
+
+}  // namespace rode::rules

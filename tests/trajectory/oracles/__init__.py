@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Independent oracles of every optimizer, double precision, one parameter at a time.
+
+`make` gives an object with `step(w, g) -> w'` and a `state` dict whose keys are those of
+the engine's files. PyTorch itself stands for AdamW and SGD in double precision.
+"""
+
+import numpy as np
+
+from .defaults import DEFAULTS, SAME_RULE, options_of
+from .elementwise import Adafactor, AdamW, AdEMAMix, Sgd, torch_adamw, torch_sgd
+from .muon import MarsM, Muon
+from .rode import Rode
+from .soap import Soap
+
+_MATRIX_RULES = {
+    "rode": Rode, "rode-snr": Rode, "rode-fixed": Rode,
+    "muon": Muon, "muon-rms": Muon, "muon-normproj": Muon,
+    "soap": Soap, "mars-m": MarsM,
+}
+
+
+def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dtype=np.float64):
+    """The oracle of one parameter; `matrix` tells the rule (default: rank two or more)."""
+    options = options_of(optimizer, changed)
+    if matrix is None:
+        matrix = w.ndim >= 2
+    if matrix and optimizer in _MATRIX_RULES:
+        return _MATRIX_RULES[optimizer](name, w, options, in_out=in_out, dtype=dtype)
+    use_torch = dtype == np.float64
+    if optimizer not in SAME_RULE:
+        rest = (options["lr_rest"], options["weight_decay_rest"], options["betas_rest"],
+                options["eps_rest"])
+        return torch_adamw(w, *rest) if use_torch else AdamW(w, *rest, dtype)
+    lr = options["lr" if matrix else "lr_rest"]
+    decay = options["weight_decay" if matrix else "weight_decay_rest"]
+    if optimizer == "adamw":
+        rule = (lr, decay, options["betas"], options["eps"])
+        return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype)
+    if optimizer == "sgd":
+        # PyTorch keeps no buffer without momentum; ours exists and holds the last gradient.
+        if use_torch and options["momentum"] != 0:
+            return torch_sgd(w, lr, decay, options["momentum"])
+        return Sgd(w, lr, decay, options["momentum"], dtype)
+    if optimizer == "ademamix":
+        return AdEMAMix(w, lr, decay, options["betas"], options["alpha"], options["eps"],
+                        options["warmup_steps"], dtype)
+    if optimizer == "adafactor":
+        return Adafactor(w, lr, decay, options["eps"], options["clip_threshold"],
+                         options["decay_rate"], dtype)
+    raise KeyError(optimizer)

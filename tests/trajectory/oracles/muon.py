@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Muon family and MARS-M in plain numpy."""
+
+import math
+
+import numpy as np
+
+from .matrix import MatrixView, newton_schulz, norm
+
+
+def update_scale(rule, fan_out, fan_in):
+    if rule == "original":
+        return math.sqrt(max(1.0, fan_out / fan_in))
+    return 0.2 * math.sqrt(max(fan_out, fan_in))
+
+
+class Muon:
+    def __init__(self, name, w, options, in_out=False, dtype=np.float64):
+        self.o = options
+        self.dtype = dtype
+        self.view = MatrixView(name, w.shape, options["splits"], in_out)
+        self.state = {"momentum": np.zeros(w.shape, dtype)}
+        if options["constraint"] != "none":
+            matrix = self.view.matrix(w.astype(dtype))
+            self.state["radius"] = np.array([norm(matrix[rows]) for rows in self.view.blocks])
+
+    def step(self, w, g):
+        mu = self.o["momentum"]
+        g = g.astype(self.dtype)
+        buffer = mu * self.state["momentum"] + (1 - mu) * g
+        start = (1 - mu) * g + mu * buffer if self.o["nesterov"] else buffer
+        self.state["momentum"] = buffer
+        weight, start = self.view.matrix(w.astype(self.dtype)), self.view.matrix(start)
+        new_weight = weight.copy()
+        for i, rows in enumerate(self.view.blocks):
+            new_weight[rows] = self._block(i, weight[rows], start[rows])
+        return self.view.tensor(new_weight)
+
+    def _block(self, i, w, start):
+        o, lr = self.o, self.o["lr"]
+        kernel = newton_schulz(start / max(norm(start), o["eps"]), o["coefficients"], o["ns_steps"])
+        scale = update_scale(o["scale"], *w.shape)
+        moved = (1 - lr * o["weight_decay"]) * w - lr * scale * kernel
+        if o["constraint"] == "none":
+            return moved
+        radius = float(self.state["radius"][i])
+        if radius == 0:
+            return w
+        if o["constraint"] == "hyperball":
+            size = norm(kernel)
+            moved = w if size == 0 else w - lr * radius * kernel / size
+        return radius * moved / norm(moved)
+
+
+class MarsM:
+    """Approximate mode: the previous gradient is stored, not evaluated again."""
+
+    def __init__(self, name, w, options, in_out=False, dtype=np.float64):
+        self.o = options
+        self.dtype = dtype
+        self.view = MatrixView(name, w.shape, "", in_out)
+        self.state = {
+            "momentum": np.zeros(w.shape, dtype),
+            "previous_grad": np.zeros(w.shape, dtype),
+        }
+
+    def step(self, w, g):
+        o, beta = self.o, self.o["momentum"]
+        w, g = w.astype(self.dtype), g.astype(self.dtype)
+        factor = o["gamma"] * beta / (1 - beta)
+        corrected = g + factor * (g - self.state["previous_grad"])
+        size = norm(corrected)
+        if size > 1:
+            corrected = corrected / size
+        momentum = beta * self.state["momentum"] + (1 - beta) * corrected
+        self.state = {"momentum": momentum, "previous_grad": g.copy()}
+        m = self.view.matrix(momentum)
+        kernel = newton_schulz(m / (norm(m) + o["eps"]), o["coefficients"], o["ns_steps"])
+        scale = update_scale("rms", *m.shape)
+        return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * scale * self.view.tensor(kernel)

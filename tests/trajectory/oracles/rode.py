@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RODE in plain numpy, line by line from Algorithm 1, with every variant."""
+
+import math
+
+import numpy as np
+
+from .matrix import MARGIN, MatrixView, inner, norm, polynomial, triple
+
+# The quintic of the paper stays below P_MAX on [0, BOUND]; its unstable fixed point is
+# UNSTABLE. The guard keeps every singular value within BOUND.
+P_MAX, BOUND, UNSTABLE = 1.2024, 1.25, 1.2637
+GUARD_SLEEPS = BOUND - P_MAX
+
+DIAGNOSTICS = ("rho", "rho_next", "s", "q", "theta", "gamma", "m_norm")
+
+
+class Rode:
+    def __init__(self, name, w, options, in_out=False, dtype=np.float64):
+        self.o = options
+        self.dtype = dtype
+        self.view = MatrixView(name, w.shape, options["splits"], in_out)
+        count = len(self.view.blocks)
+        matrix = self.view.matrix(w.astype(dtype))
+        self.state = {"momentum": np.zeros(w.shape, dtype)}
+        if options["snr"]:
+            self.state["snr_norm"] = np.zeros(count)
+        if options["radius"] == "fixed":
+            self.state["radius"] = np.array([norm(matrix[rows]) for rows in self.view.blocks])
+        if options["radius"] == "adaptive":
+            self.state["radius_avg"] = np.zeros(count)
+            self.state["radius_avg_sq"] = np.zeros(count)
+            self.state["step"] = np.zeros(1, np.int64)
+        self.diag = {}
+        # Inner products <X, U> that each reprojection removed, but the last: |t| up to
+        # GUARD_SLEEPS leaves the guard without effect.
+        self.max_t = 0.0
+
+    def step(self, w, g):
+        weight, grad = self.view.matrix(w.astype(self.dtype)), self.view.matrix(g.astype(self.dtype))
+        buffer = self.view.matrix(self.state["momentum"])
+        new_weight, new_buffer = weight.copy(), buffer.copy()
+        if "step" in self.state:
+            self.state["step"] = self.state["step"] + 1
+        rows_of_diag = []
+        for i, rows in enumerate(self.view.blocks):
+            result = self._block(i, weight[rows], grad[rows], buffer[rows])
+            new_weight[rows], new_buffer[rows], diag = result
+            rows_of_diag.append(diag)
+        self.state["momentum"] = self.view.tensor(new_buffer)
+        self.diag = {key: np.array([d[key] for d in rows_of_diag]) for key in DIAGNOSTICS}
+        return self.view.tensor(new_weight)
+
+    def _block(self, i, w, g, b):
+        o = self.o
+        beta, lr = o["momentum"], o["lr"]
+        diag = dict.fromkeys(DIAGNOSTICS, 0.0)
+        diag["gamma"] = 1.0
+        rho = norm(w)
+        if rho <= o["eps"]:
+            return w, beta * b + g, diag  # held; the buffer accumulates, unprojected
+
+        u = w / rho
+        project = lambda x: x - inner(x, u) * u
+        b_new = beta * project(b) + g
+        s = inner(g, u)
+        g_perp = project(g)
+        m = beta * project(b) + g_perp
+        m_norm = norm(m)
+        gamma = 1.0
+        if o["snr"]:
+            v = beta * self.state["snr_norm"][i] + norm(g_perp) + o["eps"]
+            self.state["snr_norm"][i] = v
+            gamma = min(max(m_norm / v, o["snr_min"]), 1.0)
+        rho_next = self._radius(i, rho, s)
+        diag.update(rho=rho, rho_next=rho_next, s=s, gamma=gamma, m_norm=m_norm)
+
+        u_next = u
+        start = beta * m + g_perp if o["nesterov"] else m
+        start_norm = norm(start)
+        if o["direction"] != "fixed" and start_norm > o["eps_ns"]:
+            kernel = self._kernel(start / start_norm, u)
+            q = norm(kernel)
+            if q > 0:
+                theta = lr * gamma * q
+                diag.update(q=q, theta=theta)
+                d = kernel / q
+                if o["direction"] == "geodesic":
+                    u_next = math.cos(theta) * u - math.sin(theta) * d
+                else:
+                    u_next = u - theta * d
+                u_next = u_next / norm(u_next)
+        return rho_next * u_next, b_new, diag
+
+    def _radius(self, i, rho, s):
+        o, kind = self.o, self.o["radius"]
+        if kind == "fixed":
+            if self.state["radius"][i] <= o["eps"]:
+                self.state["radius"][i] = rho
+            return float(self.state["radius"][i])
+        if kind == "learned":
+            return max(rho - o["lr_rho"] * s, o["floor"] * rho)
+        t = int(self.state["step"][0])
+        a = self.state["radius_avg"][i] = 0.9 * self.state["radius_avg"][i] + 0.1 * s
+        b = self.state["radius_avg_sq"][i] = 0.95 * self.state["radius_avg_sq"][i] + 0.05 * s * s
+        a_hat, b_hat = a / (1 - 0.9**t), b / (1 - 0.95**t)
+        change = math.exp(-o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
+        return float(rho * max(change, o["floor"]))
+
+    def _kernel(self, x, u):
+        o, steps = self.o, self.o["ns_steps"]
+        if o["conditioner"] == "none":
+            return x
+        wide = x.shape[0] < x.shape[1]
+        if wide:
+            x, u = x.T, u.T
+        x = x / MARGIN[o["coefficients"]]
+        for k in range(steps):
+            x = polynomial(x, triple(o["coefficients"], k))
+            last = k == steps - 1
+            if o["reproject"] == "final" and not last:
+                continue
+            t = inner(x, u)
+            x = x - t * u
+            if not last:
+                self.max_t = max(self.max_t, abs(t))
+                if o["reproject"] == "guarded":
+                    x = x * min(1.0, BOUND / (P_MAX + abs(t)))
+        return x.T if wide else x

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each option moves the result, by more than the tolerance could hide, as the oracle says."""
+
+import pytest
+
+import oracles
+from compare import assert_weight, distance, follow
+from problems import aligned, problem, with_soap_state
+
+STEPS = 6
+
+
+def matrices(steps=STEPS, **kwargs):
+    return problem((40, 24), steps, **kwargs)
+
+
+def vectors():
+    return problem((50,), STEPS)
+
+
+REST_ADAMW = [
+    ("lr_rest", 1e-2, {}, vectors),
+    ("weight_decay_rest", 0.5, {}, vectors),
+    ("betas_rest", (0.5, 0.95), {}, vectors),
+    ("betas_rest", (0.9, 0.6), {}, vectors),
+    ("eps_rest", 1e-2, {}, vectors),
+]
+REST_SAME_RULE = [("lr_rest", 1.3e-2, {}, vectors), ("weight_decay_rest", 0.5, {}, vectors)]
+NEWTON_SCHULZ = [("ns_steps", 3, {}, matrices), ("ns_steps", 8, {}, matrices)]
+
+
+def pushed_inwards():
+    """Gradients along the weight: the radius shrinks as fast as lr_rho lets it."""
+    p = matrices(1)
+    p.grads = [(p.grads[0] + 20 * p.weight)]
+    return p
+
+
+def big_rotation():
+    return matrices(2)
+
+
+def disturbed():
+    return aligned((48, 16), 2)
+
+
+RODE = [
+    ("lr", 5e-3, {}, matrices),
+    ("lr_rho", 5e-2, {}, matrices),
+    ("lr_rho", 5e-2, {"radius": "adaptive"}, matrices),
+    ("momentum", 0.5, {}, matrices),
+    ("floor", 0.5, {"lr_rho": 1.0}, pushed_inwards),
+    ("floor", 0.99, {"lr_rho": 1.0, "radius": "adaptive"}, pushed_inwards),
+    ("eps", 100.0, {}, matrices),  # above the norm: held
+    ("eps", 0.4, {"snr": True}, matrices),
+    ("eps", 0.3, {"radius": "adaptive"}, matrices),
+    ("eps_ns", 1e3, {}, matrices),  # above the momentum's norm: no direction
+    ("reproject", "every", {}, disturbed),
+    ("reproject", "final", {}, disturbed),
+    ("nesterov", True, {}, matrices),
+    ("radius", "adaptive", {}, matrices),
+    ("radius", "fixed", {}, matrices),
+    ("direction", "retraction", {"lr": 0.1}, big_rotation),
+    ("direction", "fixed", {}, matrices),
+    ("conditioner", "none", {}, matrices),
+    ("coefficients", "you", {"reproject": "final"}, matrices),
+    ("coefficients", "polar_express", {"reproject": "final"}, matrices),
+    ("snr", True, {}, matrices),
+    ("snr_min", 0.97, {"snr": True}, lambda: matrices(common=0.1)),
+    ("splits", "w=2", {}, matrices),
+    ("splits", "*=8+32", {}, matrices),
+    *NEWTON_SCHULZ, *REST_ADAMW,
+]
+MUON = [
+    ("lr", 5e-2, {}, matrices),
+    ("weight_decay", 0.3, {}, matrices),
+    ("momentum", 0.5, {}, matrices),
+    ("nesterov", False, {}, matrices),
+    ("eps", 1.0, {}, lambda: matrices(1)),  # above the start's norm: the clamp acts
+    ("scale", "rms", {}, matrices),
+    ("constraint", "normproj", {}, matrices),
+    ("constraint", "hyperball", {}, matrices),
+    ("coefficients", "you", {}, matrices),
+    ("coefficients", "polar_express", {}, matrices),
+    ("splits", "w=2", {}, matrices),
+    *NEWTON_SCHULZ, *REST_ADAMW,
+]
+
+
+def soap_case():
+    return with_soap_state(problem((40, 24), STEPS, seed=3))
+
+
+CASES = {
+    "rode": RODE,
+    "rode-snr": [("lr", 1e-2, {}, matrices), ("lr_rho", 5e-2, {}, matrices),
+                 ("snr", False, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "rode-fixed": [("lr", 5e-3, {}, matrices), ("radius", "learned", {"lr_rho": 1e-2}, matrices),
+                   ("momentum", 0.5, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "muon": MUON,
+    "muon-rms": [("lr", 2e-2, {}, matrices), ("scale", "original", {}, matrices),
+                 ("weight_decay", 0.3, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "muon-normproj": [("lr", 2e-2, {}, matrices), ("constraint", "none", {}, matrices),
+                      ("momentum", 0.5, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "soap": [
+        ("lr", 1e-2, {}, soap_case),
+        ("weight_decay", 0.5, {}, soap_case),
+        ("betas", (0.6, 0.95), {}, soap_case),
+        ("betas", (0.95, 0.7), {}, soap_case),
+        ("eps", 1e-2, {}, soap_case),
+        ("precondition_frequency", 2, {}, soap_case),
+        ("max_precond_dim", 23, {}, lambda: problem((24, 24), STEPS, seed=3, spectrum="spaced")),
+        *REST_ADAMW,
+    ],
+    "mars-m": [
+        ("lr", 1e-2, {}, matrices),
+        ("weight_decay", 0.5, {}, matrices),
+        ("momentum", 0.8, {}, matrices),
+        ("gamma", 0.2, {}, matrices),
+        ("eps", 0.1, {}, matrices),
+        ("coefficients", "you", {}, matrices),
+        ("coefficients", "polar_express", {}, matrices),
+        *NEWTON_SCHULZ, *REST_ADAMW,
+    ],
+    "ademamix": [
+        ("lr", 1e-3, {}, matrices),
+        ("weight_decay", 0.5, {}, matrices),
+        ("betas", (0.5, 0.999, 0.9999), {}, matrices),
+        ("betas", (0.9, 0.9, 0.9999), {}, matrices),
+        ("betas", (0.9, 0.999, 0.99), {}, matrices),
+        ("alpha", 60.0, {}, matrices),
+        ("eps", 1e-2, {}, matrices),
+        ("warmup_steps", 40, {"betas": (0.9, 0.999, 0.99)}, matrices),
+        ("warmup_steps", 4, {"betas": (0.9, 0.999, 0.99)}, matrices),  # ends within the run
+        *REST_SAME_RULE,
+    ],
+    "adamw": [
+        ("lr", 1e-3, {}, matrices),
+        ("weight_decay", 0.5, {}, matrices),
+        ("betas", (0.5, 0.95), {}, matrices),
+        ("betas", (0.9, 0.6), {}, matrices),
+        ("eps", 1e-2, {}, matrices),
+        *REST_SAME_RULE,
+    ],
+    "adafactor": [
+        ("lr", 5e-3, {}, matrices),
+        ("lr", 5e-3, {}, vectors),  # lr_rest follows it
+        ("weight_decay", 0.5, {}, matrices),
+        ("eps", 1e-3, {}, matrices),
+        ("eps", 1e-3, {}, vectors),
+        ("clip_threshold", 0.5, {}, matrices),
+        ("decay_rate", -0.3, {}, matrices),
+        *REST_SAME_RULE,
+    ],
+    "sgd": [
+        ("lr", 0.3, {}, matrices),
+        ("weight_decay", 0.1, {}, matrices),
+        ("momentum", 0.5, {}, matrices),
+        ("momentum", 0.0, {}, matrices),
+        *REST_SAME_RULE,
+    ],
+}
+FLAT = [pytest.param(optimizer, *case, id=f"{optimizer}-{case[0]}={case[1]}-{i}")
+        for optimizer, cases in CASES.items() for i, case in enumerate(cases)]
+
+
+def moved_by(optimizer, key, value, base, make):
+    """(trajectory with the change, distance to the one without, tolerance)."""
+    p = make()
+    before = follow(optimizer, p, base)
+    changed = follow(optimizer, p, {**base, key: value})
+    return p, changed, distance(before.weight, changed.weight), changed.bound()
+
+
+@pytest.mark.parametrize("optimizer,key,value,base,make", FLAT)
+def test_the_option_matters(optimizer, key, value, base, make):
+    _, _, moved, bound = moved_by(optimizer, key, value, base, make)
+    assert moved > 10 * bound, f"moves {moved:.2e}, tolerance {bound:.2e}"
+
+
+@pytest.mark.parametrize("optimizer,key,value,base,make", FLAT)
+def test_the_option_is_followed(rode, optimizer, key, value, base, make):
+    p, changed, _, _ = moved_by(optimizer, key, value, base, make)
+    output = rode.step_problem(optimizer, p, options={**base, key: value})
+    assert_weight(output["param.w"], changed)
+
+
+def test_every_option_has_a_case():
+    covered_by_family = {"rode-snr": "rode", "rode-fixed": "rode", "muon-rms": "muon",
+                         "muon-normproj": "muon"}
+    for optimizer, options in oracles.DEFAULTS.items():
+        keys = {case[0] for case in CASES[optimizer]}
+        keys |= {case[0] for case in CASES.get(covered_by_family.get(optimizer), [])}
+        assert keys == set(options), f"{optimizer}: {keys ^ set(options)}"

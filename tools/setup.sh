@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Prepares a Debian or Ubuntu machine: system packages, then .venv with the pinned Python packages.
+#
+#   tools/setup.sh            what building and testing needs
+#   tools/setup.sh --fuzz     the same, and a clang with libFuzzer
+#
+# Safe to repeat: with nothing to do it returns in well under a second.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly requirements=python/requirements-dev.txt
+readonly packages_file=tools/packages-debian.txt
+readonly venv=.venv
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# Prints those of the given packages that dpkg does not report as installed.
+missing_packages() {
+  local installed
+  # dpkg-query fails when any name is unknown, but still lists the others.
+  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true)
+  local package
+  for package in "$@"; do
+    grep -qxF "$package installed" <<<"$installed" || printf '%s\n' "$package"
+  done
+}
+
+# Runs apt-get as root: directly, or through sudo.
+as_root() {
+  if [[ $EUID -eq 0 ]]; then
+    "$@"
+  else
+    sudo "$@"
+  fi
+}
+
+install_packages() {
+  local packages=("$@")
+  if [[ $EUID -ne 0 ]] && ! command -v sudo >/dev/null; then
+    die "needs root to install: apt-get install ${packages[*]}"
+  fi
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y)
+  local install=("${apt[@]}" install --no-install-recommends "${packages[@]}")
+  # The index is refreshed only where it is absent or names a version that is gone.
+  local package
+  for package in "${packages[@]}"; do
+    if ! apt-cache show "$package" >/dev/null 2>&1; then
+      say "refreshing the package index"
+      as_root "${apt[@]}" update
+      break
+    fi
+  done
+  say "installing ${packages[*]}"
+  if ! as_root "${install[@]}"; then
+    say "trying again with a fresh package index"
+    as_root "${apt[@]}" update
+    as_root "${install[@]}" || die "apt-get could not install: ${packages[*]}"
+  fi
+}
+
+setup_packages() {
+  local wanted
+  mapfile -t wanted < <(grep -Ev '^[[:space:]]*(#|$)' "$packages_file")
+  if ! command -v apt-get >/dev/null; then
+    say "no apt-get here; the equivalents of these packages are needed: ${wanted[*]}"
+    return
+  fi
+  local missing
+  mapfile -t missing < <(missing_packages "${wanted[@]}")
+  if ((${#missing[@]})); then
+    install_packages "${missing[@]}"
+  fi
+}
+
+# A clang that can link libFuzzer and knows std::source_location (16 or later).
+setup_fuzz() {
+  if tools/find_fuzz_clang.sh >/dev/null; then
+    return
+  fi
+  command -v apt-get >/dev/null || die "fuzzing needs clang 16 or later with its compiler-rt"
+  local version
+  for version in 19 18 17 16; do
+    if apt-cache show "libclang-rt-$version-dev" >/dev/null 2>&1; then
+      install_packages "clang-$version" "libclang-rt-$version-dev"
+      tools/find_fuzz_clang.sh >/dev/null || die "clang-$version does not link libFuzzer"
+      return
+    fi
+  done
+  die "no packaged clang of version 16 or later; install one with its compiler-rt"
+}
+
+# Prints the first Python that is new enough and can make a virtual environment.
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-python3}" /usr/bin/python3; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+      >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  die "needs Python 3.10 or later with venv (Debian package python3-venv); set PYTHON to one"
+}
+
+setup_venv() {
+  # The stamp's name holds the hash of the pins, so a changed pin reinstalls.
+  local hash stamp
+  hash=$(sha256sum "$requirements" | cut -c1-16)
+  stamp=$venv/.installed-$hash
+  if [[ -e $stamp ]] && "$venv/bin/python" -c '' 2>/dev/null; then
+    return
+  fi
+  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    local python
+    python=$(find_python)
+    say "creating $venv with $("$python" --version)"
+    "$python" -m venv --clear "$venv"
+  fi
+  say "installing the pinned packages of $requirements into $venv"
+  rm -f "$venv"/.installed-*
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"
+  touch "$stamp"
+}
+
+# One statement a step: errexit does not act inside an && list.
+case "${1:-}" in
+  '' | --fuzz) ;;
+  *) die "unknown argument '$1'; expected none or --fuzz" ;;
+esac
+setup_packages
+setup_venv
+if [[ ${1:-} == --fuzz ]]; then
+  setup_fuzz
+fi
+say "ready"

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Configures, builds and tests one preset, then counts all its suites in one line.
+#
+#   tools/test.sh PRESET      ci (C++ and Python tests), dev, asan or tsan (C++ tests)
+#
+# JUnit reports are left in build/reports/PRESET. JOBS overrides the number of cores.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=${1:?usage: tools/test.sh PRESET}
+jobs=${JOBS:-$(nproc)}
+reports=$PWD/build/reports/$preset
+python=.venv/bin/python
+export PYTHONDONTWRITEBYTECODE=1
+
+# ThreadSanitizer of older compilers cannot map its shadow under strong address
+# randomisation (the default of newer kernels), neither here nor in the build,
+# which runs the test programs to list their tests.
+if [[ $preset == tsan && -z ${RODE_NO_ASLR:-} ]] && setarch -R true 2>/dev/null; then
+  export RODE_NO_ASLR=1
+  exec setarch -R "${BASH_SOURCE[0]}" "$@"
+fi
+
+rm -rf "$reports"
+mkdir -p "$reports"
+
+cmake --preset "$preset"
+cmake --build --preset "$preset" --parallel "$jobs"
+
+# Every suite runs even when an earlier one failed: one run shows all failures.
+# A suite that ends badly without leaving a failure in its report counts as one.
+broken=0
+run_suite() {
+  local name=$1 status=0
+  shift
+  printf '\n== %s: %s\n' "$preset" "$name"
+  "$@" || status=$?
+  if ((status != 0)) && ! grep -qE '<(failure|error)[ />]|status="fail"' "$reports/$name.xml"; then
+    printf '%s: ended with status %d and no failed test in its report\n' "$name" "$status" >&2
+    broken=$((broken + 1))
+  fi
+}
+
+run_suite ctest ctest --preset "$preset" --parallel "$jobs" --output-junit "$reports/ctest.xml"
+
+if [[ $preset == ci ]]; then
+  suites=()
+  for folder in tests/trajectory tests/cli; do
+    # Folders may hold C++ tests only.
+    if compgen -G "$folder/test_*.py" >/dev/null; then
+      suites+=("$folder")
+    fi
+  done
+  if ((${#suites[@]})); then
+    export RODE_BIN=$PWD/build/ci/bin/rode
+    run_suite pytest "$python" -m pytest -ra -o cache_dir=build/.pytest_cache \
+      --junitxml="$reports/pytest.xml" "${suites[@]}"
+  fi
+fi
+
+printf '\n'
+"$python" tools/summary.py --failed "$broken" "$reports"
