@@ -84,6 +84,10 @@ bench: setup ## run the benchmarks; SHAPES and OPTIMIZER choose the step
 	done
 	@build/bench/bin/rode bench step --shapes $(SHAPES) --optimizer $(OPTIMIZER)
 
+.PHONY: docs
+docs: build ## write docs/optimizers from the headers and the option tables
+	@.venv/bin/python tools/optimizer_docs.py
+
 .PHONY: install
 install: build ## install library, headers and command line under PREFIX (/usr/local)
 	cmake --install build/release --prefix "$(PREFIX)"

@@ -53,6 +53,7 @@ Tensors allocate(const Model& model, int threads) {
   }
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> workers;
+  workers.reserve(static_cast<std::size_t>(threads));
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&] {
       for (std::size_t i = next++; i < tensors.memory.size(); i = next++) {

@@ -86,6 +86,7 @@ std::vector<std::string> command_line(const PeerRequest& request) {
 Json run_peers(const PeerRequest& request) {
   std::vector<std::string> words = command_line(request);
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
 

@@ -113,6 +113,7 @@ double Products::run_ms() {
   std::atomic<std::size_t> next{0};
   {
     std::vector<std::jthread> workers;
+    workers.reserve(workspaces_.size());
     for (const Workspace& workspace : workspaces_) {
       workers.emplace_back([this, &next, &workspace] {
         omp_set_num_threads(1);  // per calling thread: the BLAS must not start its own

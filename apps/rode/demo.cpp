@@ -28,7 +28,8 @@ struct Entrant {
   Settings settings;
 };
 
-// Rates: the best of a coarse sweep (factors of two or more) for each, once, on this problem.
+// Rates: from a coarse sweep (factors of two or more) of each on this problem, once; RODE's are a
+// little below the sweep's best, which lay near instability.
 // No weight decay: the optimum is not at zero.
 const std::vector<Entrant>& entrants() {
   static const std::vector<Entrant> list = {
@@ -121,8 +122,8 @@ void print_table(const std::vector<Outcome>& outcomes, const DemoProblem& start)
   }
   fmt::print("{}\n", format_table(rows));
   fmt::print(
-      "distance: ||W2 W1 - T|| / ||T||. Rates were chosen once for this problem. It shows\n"
-      "how the rules behave, not which of them trains a language model best.\n");
+      "distance: ||W2 W1 - T|| / ||T||. Rates were chosen once for this problem.\n"
+      "It shows how the rules behave, not which of them trains a language model best.\n");
 }
 
 }  // namespace

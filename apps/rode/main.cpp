@@ -77,7 +77,7 @@ int run(CLI::App& app, int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app{
       "rode: optimizers for neural-network training that learn the radius and the direction of\n"
       "every weight matrix by rules of their own, with the baselines they are compared to.",
@@ -97,4 +97,6 @@ int main(int argc, char** argv) {
     return kFailed;
   }
   return code;
+} catch (...) {  // only where not even a message could be made
+  return kFailed;
 }

@@ -216,6 +216,7 @@ void add_item(StepOutput& output, const Item& item) {
   if (item.diagnostics.empty()) return;
   for (const auto& [key, member] : kFields) {
     std::vector<double> values;
+    values.reserve(item.diagnostics.size());
     for (const auto& block : item.diagnostics) values.push_back(block.*member);
     output.add_floats(fmt::format("diag.{}.{}", *item.name, key),
                       {static_cast<std::int64_t>(values.size())}, values);

@@ -8,21 +8,21 @@ namespace rode {
 
 // One matrix (or one block of a split matrix) under RODE.
 struct MatrixDiagnostics {
-  std::string name;       // the parameter's, with "[k]" behind it for block k
-  double rho = 0;         // radius before the step
-  double rho_next = 0;    // radius after it
-  double s = 0;           // radial signal <g, U>
-  double q = 0;           // norm of the conditioned tangent kernel
-  double theta = 0;       // angle
-  double gamma = 1;       // SNR damping, 1 without it
-  double m_norm = 0;      // norm of the plain tangent momentum
+  std::string name;     // the parameter's, with "[k]" behind it for block k
+  double rho = 0;       // radius before the step
+  double rho_next = 0;  // radius after it
+  double s = 0;         // radial signal <g, U>
+  double q = 0;         // norm of the conditioned tangent kernel
+  double theta = 0;     // angle
+  double gamma = 1;     // SNR damping, 1 without it
+  double m_norm = 0;    // norm of the plain tangent momentum
 };
 
 // Over every stepped parameter, the rest included, as the paper defines them.
 struct GlobalDiagnostics {
-  double weight_norm = 0;    // before the step
-  double update_norm = 0;    // ||W' - W||
-  double update_ratio = 0;   // update_norm / (weight_norm + 1e-12)
+  double weight_norm = 0;   // before the step
+  double update_norm = 0;   // ||W' - W||
+  double update_ratio = 0;  // update_norm / (weight_norm + 1e-12)
   double gradient_norm = 0;
 };
 

@@ -42,10 +42,10 @@ struct Routing {
 };
 
 struct RoutedParameter {
-  std::size_t index = 0;                // into the parameters given
+  std::size_t index = 0;  // into the parameters given
   Treatment treatment = Treatment::rest;
-  std::string reason;                   // "embedding by name 'wte'", "rank 1", ...
-  std::vector<std::size_t> tied;        // further entries that share this memory
+  std::string reason;             // "embedding by name 'wte'", "rank 1", ...
+  std::vector<std::size_t> tied;  // further entries that share this memory
 };
 
 // One entry a distinct parameter, in the order given. Entries that share the same

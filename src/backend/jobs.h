@@ -51,10 +51,10 @@ struct JobBase {
   std::int64_t offset = 0;    // of the first element within the parameter (blocks)
   Weights weight;
   Grads grad;
-  bool active = true;  // false: this step leaves the job alone
-  bool finite = true;  // measure: the gradient is
+  bool active = true;         // false: this step leaves the job alone
+  bool finite = true;         // measure: the gradient is
   bool weight_finite = true;  // measure, where it reads them: weights and momentum are
-  StepSums sums;       // results of measure and update
+  StepSums sums;              // results of measure and update
 };
 
 // A block of a row-major matrix: rows x cols with `stride` elements between rows. All
@@ -103,9 +103,9 @@ struct SoapJob : JobBase {
 struct AdafactorJob : JobBase {
   const rules::AdafactorConstants* constants = nullptr;
   std::int64_t planes = 1, rows = 0, cols = 0;  // last two dimensions, and how many such
-  float* row = nullptr;         // planes x rows
-  float* col = nullptr;         // planes x cols
-  Moments exp_avg_sq;           // rank < 2 only
+  float* row = nullptr;                         // planes x rows
+  float* col = nullptr;                         // planes x cols
+  Moments exp_avg_sq;                           // rank < 2 only
   std::int64_t* step = nullptr;
 };
 

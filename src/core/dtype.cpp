@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sizes and spellings of the element types.
 #include "rode/dtype.h"
 
 #include <array>
@@ -13,8 +14,19 @@ struct Entry {
 
 // In the order of the enumerators.
 constexpr std::array<Entry, 13> kEntries{{
-    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2},
-    {"I8", 1}, {"U64", 8}, {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1},
+    {"F64", 8},
+    {"F32", 4},
+    {"F16", 2},
+    {"BF16", 2},
+    {"I64", 8},
+    {"I32", 4},
+    {"I16", 2},
+    {"I8", 1},
+    {"U64", 8},
+    {"U32", 4},
+    {"U16", 2},
+    {"U8", 1},
+    {"BOOL", 1},
 }};
 
 const Entry& entry(DType dtype) { return kEntries[static_cast<std::size_t>(dtype)]; }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Texts of the error kinds, and the form of every message.
 #include "rode/error.h"
 
 #include <fmt/format.h>
@@ -21,8 +22,6 @@ std::string_view to_string(ErrorKind kind) {
 
 Error::Error(ErrorKind kind, std::string_view operation, std::string_view message,
              std::source_location where)
-    : std::runtime_error(fmt::format("[{}] {}", operation, message)),
-      kind_(kind),
-      where_(where) {}
+    : std::runtime_error(fmt::format("[{}] {}", operation, message)), kind_(kind), where_(where) {}
 
 }  // namespace rode

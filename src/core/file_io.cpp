@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Files: whole reads by mapping, whole writes by temporary name, sync and rename.
 #include "core/file_io.h"
-
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +8,12 @@
 #include <system_error>
 #include <tuple>
 #include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace rode {
 namespace {
@@ -92,11 +93,11 @@ FileMapping::FileMapping(const std::filesystem::path& path, std::string_view ope
                                   reason(error_number), remedy(error_number)));
   };
   // O_NONBLOCK: opening a FIFO must not wait for its other end.
-  const FileDescriptor fd(retry_interrupted(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
+  const FileDescriptor fd(
+      retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (fd.get() < 0) throw fail("opened", errno);
 
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd.get(), &info) != 0) throw fail("examined", errno);
   if (!S_ISREG(info.st_mode)) {
     throw file_error(operation, path.string(),
@@ -144,7 +145,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, std::string_view opera
   if (directory_.get() < 0) fail("its directory cannot be opened", errno);
 
   // rename() would put a regular file in the place of a device such as /dev/null.
-  struct stat old {};
+  struct stat old{};
   const bool replaces = ::fstatat(directory_.get(), name_.c_str(), &old, 0) == 0;
   if (name_.empty() || (replaces && !S_ISREG(old.st_mode))) {
     throw file_error(operation_, source_,
@@ -183,8 +184,8 @@ void AtomicFile::fail(std::string_view action, int error_number) const {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const auto written = retry_interrupted(
-        [&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
+    const auto written =
+        retry_interrupted([&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
     if (written < 0) fail("cannot be written", errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
@@ -192,7 +193,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   // Data first: a rename that reaches the disk before the data would leave an empty file.
-  if (retry_interrupted([&] { return ::fsync(file_.get()); }) != 0) fail("cannot be written", errno);
+  if (retry_interrupted([&] { return ::fsync(file_.get()); }) != 0)
+    fail("cannot be written", errno);
   if (!file_.close()) fail("cannot be written", errno);
   if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name_.c_str()) != 0) {
     fail("cannot be replaced", errno);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Finds the nearest spelling by Levenshtein's distance.
 #include "core/nearest.h"
 
 #include <algorithm>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+// Parses the JSON header of a safetensors file event by event, so that nothing hostile is built.
 #include "core/safetensors_header.h"
 
-#include <fmt/format.h>
-
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
 #include "core/safetensors_format.h"
@@ -131,8 +132,19 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Place {
-    root, tensors, tensor, fields, dtype, shape, shape_extents, offsets, offset_pair,
-    metadata, metadata_entries, metadata_value, done,
+    root,
+    tensors,
+    tensor,
+    fields,
+    dtype,
+    shape,
+    shape_extents,
+    offsets,
+    offset_pair,
+    metadata,
+    metadata_entries,
+    metadata_value,
+    done,
   };
 
   [[noreturn]] void fail(std::string_view what, std::string_view remedy) const {
@@ -210,8 +222,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     record_->begin = offsets_[0];
     record_->end = offsets_[1];
     if (record_->begin > record_->end) {
-      fail(fmt::format("data_offsets [{}, {}] run backwards; expected begin <= end",
-                       record_->begin, record_->end),
+      fail(fmt::format("data_offsets [{}, {}] run backwards; expected begin <= end", record_->begin,
+                       record_->end),
            kWriteAgain);
     }
     if (record_->end > data_bytes_) {

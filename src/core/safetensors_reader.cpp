@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens safetensors files and refuses everything that is not exactly one.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "core/file_io.h"
+#include "core/nearest.h"
 #include "core/safetensors_format.h"
 #include "core/safetensors_header.h"
 #include "rode/error.h"
@@ -89,42 +89,23 @@ std::vector<RecordMap::const_pointer> in_data_order(const RecordMap& records,
   return order;
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// A courtesy of an error message, so its cost is bounded and not its quality.
-std::string_view nearest(std::string_view wanted, const std::vector<std::string>& names) {
+// A courtesy of an error message: bounded, as the names may be many, long and hostile.
+std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names) {
   constexpr std::size_t kMostNames = 4096;
   constexpr std::size_t kLongestName = 256;
-  std::string_view best;
-  std::size_t best_distance = kLongestName + 1;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    if (names[i].size() > kLongestName || wanted.size() > kLongestName) continue;
-    const std::size_t distance = edit_distance(wanted, names[i]);
-    if (distance < best_distance) {
-      best = names[i];
-      best_distance = distance;
-    }
+  if (wanted.size() > kLongestName) return {};
+  std::vector<std::string> candidates;
+  for (const std::string& name : std::span(names).first(std::min(names.size(), kMostNames))) {
+    if (name.size() <= kLongestName) candidates.push_back(name);
   }
-  return best;
+  return nearest(wanted, candidates);
 }
 
 }  // namespace
 
 struct SafetensorsFile::Contents {
   std::string source;
-  FileMapping mapping;           // one of these two holds the file
+  FileMapping mapping;  // one of these two holds the file
   std::vector<std::byte> bytes;
   std::vector<std::unique_ptr<std::byte[]>> realigned;  // copies of misaligned tensors
   std::vector<std::string> names;
@@ -191,7 +172,7 @@ bool SafetensorsFile::contains(std::string_view name) const {
 ConstTensorView SafetensorsFile::tensor(std::string_view name) const {
   const auto at = contents_->views.find(name);
   if (at != contents_->views.end()) return at->second;
-  const std::string_view close = nearest(name, contents_->names);
+  const std::string close = nearest_name(name, contents_->names);
   throw Error(ErrorKind::state_mismatch, kOperation,
               fmt::format("file '{}': tensor '{}': is not in the file; expected one of its {} "
                           "names{}; check the name and the file",

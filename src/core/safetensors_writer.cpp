@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lays out named tensors as a safetensors file, in memory or replacing a file in one step.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
 #include "core/safetensors_format.h"

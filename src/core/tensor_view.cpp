@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Shapes: checks, element counts, printing.
 #include "rode/tensor_view.h"
+
+#include <algorithm>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
-#include <algorithm>
 
 #include "rode/error.h"
 
@@ -30,8 +31,9 @@ std::int64_t Shape::numel() const {
   std::int64_t count = 1;
   for (const std::int64_t d : dims()) {
     if (__builtin_mul_overflow(count, d, &count)) {
-      throw Error(ErrorKind::shape, "shape",
-                  fmt::format("shape {} has more elements than 64 bits can count", to_string(*this)));
+      throw Error(
+          ErrorKind::shape, "shape",
+          fmt::format("shape {} has more elements than 64 bits can count", to_string(*this)));
     }
   }
   return count;

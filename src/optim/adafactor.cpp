@@ -18,13 +18,13 @@ class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       f.push_back(number("lr", &O::lr, at_least(0), "explicit rate of the matrices"));
-      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
-                         "decoupled decay of the matrices"));
+      f.push_back(
+          number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
       f.push_back(number("eps", &O::eps, at_least(0), "added to the squared gradient"));
       f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
                          "greatest root mean square of an update"));
-      f.push_back(number("decay_rate", &O::decay_rate, less_than(0),
-                         "exponent of the averages' decay"));
+      f.push_back(
+          number("decay_rate", &O::decay_rate, less_than(0), "exponent of the averages' decay"));
       f.push_back(optional_number("lr_rest", &O::lr_rest, rate_of_matrices, at_least(0),
                                   "rate of the rest; unless set, lr"));
       f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
@@ -70,8 +70,7 @@ class AdafactorInstance final : public RuleInstance {
     rest_.weight_decay = o.weight_decay_rest;
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     AdafactorJob& job = jobs.adafactor.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;

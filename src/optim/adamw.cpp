@@ -16,8 +16,8 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
-      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
-                         "decoupled decay of the matrices"));
+      f.push_back(
+          number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
       f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
       f.push_back(number("eps", &O::eps, at_least(0), "added to the corrected sqrt(v)"));
       f.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
@@ -38,9 +38,7 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
 
 class AdamWInstance final : public RuleInstance {
  public:
-  explicit AdamWInstance(const AdamWRule& rule) : storage_(rule.values().storage) {
-    refresh(rule);
-  }
+  explicit AdamWInstance(const AdamWRule& rule) : storage_(rule.values().storage) { refresh(rule); }
 
   void refresh(const Rule& rule) override {
     const AdamWOptions& o = static_cast<const AdamWRule&>(rule).values();
@@ -48,8 +46,7 @@ class AdamWInstance final : public RuleInstance {
     rest_ = {o.lr_rest, o.weight_decay_rest, o.betas[0], o.betas[1], o.eps};
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     add_adamw_job(jobs, subject, state, storage_,
                   subject.treatment == Treatment::matrix ? &matrix_ : &rest_);
   }

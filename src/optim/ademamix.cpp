@@ -16,8 +16,8 @@ class AdEMAMixRule final : public TypedRule<AdEMAMixRule, AdEMAMixOptions> {
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
-      f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
-                         "decoupled decay of the matrices"));
+      f.push_back(
+          number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
       f.push_back(numbers("betas", &O::betas, unit_interval(),
                           "of fast momentum, second moment and slow momentum"));
       f.push_back(number("alpha", &O::alpha, at_least(0), "weight of the slow momentum"));
@@ -56,15 +56,14 @@ class AdEMAMixInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const AdEMAMixOptions& o = static_cast<const AdEMAMixRule&>(rule).values();
-    matrix_ = {o.lr,    o.weight_decay, o.betas[0],    o.betas[1], o.betas[2],
-               o.alpha, o.eps,          o.warmup_steps};
+    matrix_ = {o.lr,       o.weight_decay, o.betas[0], o.betas[1],
+               o.betas[2], o.alpha,        o.eps,      o.warmup_steps};
     rest_ = matrix_;
     rest_.lr = o.lr_rest;
     rest_.weight_decay = o.weight_decay_rest;
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     ElementJob& job = jobs.element.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;

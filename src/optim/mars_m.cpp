@@ -51,14 +51,13 @@ class MarsMInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const MarsMOptions& o = static_cast<const MarsMRule&>(rule).values();
-    matrix_ = {o.lr,        o.weight_decay, o.momentum,     o.eps,      false,
-               MuonScale::rms, MuonConstraint::none, true, o.gamma, o.ns_steps,
-               o.coefficients, o.ns_dtype, o.ns_form};
+    matrix_ = {o.lr,           o.weight_decay,       o.momentum, o.eps,   false,
+               MuonScale::rms, MuonConstraint::none, true,       o.gamma, o.ns_steps,
+               o.coefficients, o.ns_dtype,           o.ns_form};
     rest_ = rest_constants(o);
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
       add_adamw_job(jobs, subject, state, storage, &rest_);

@@ -2,9 +2,9 @@
 // Muon's options, state and jobs.
 #include "rode/optim/muon.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "optim/rule_support.h"
 #include "rode/error.h"
@@ -86,9 +86,9 @@ class MuonInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const MuonOptions& o = static_cast<const MuonRule&>(rule).values();
-    matrix_ = {o.lr,     o.weight_decay, o.momentum, o.eps,          o.nesterov, o.scale,
-               o.constraint, false,      0,          o.ns_steps, o.coefficients, o.ns_dtype,
-               o.ns_form};
+    matrix_ = {o.lr,           o.weight_decay, o.momentum, o.eps, o.nesterov,
+               o.scale,        o.constraint,   false,      0,     o.ns_steps,
+               o.coefficients, o.ns_dtype,     o.ns_form};
     rest_ = rest_constants(o);
   }
 
@@ -130,7 +130,9 @@ std::unique_ptr<RuleInstance> MuonRule::instantiate() const {
 std::shared_ptr<const Rule> make_rule(const MuonOptions& options) {
   const bool rms = options.scale == MuonScale::rms;
   const bool projected = rms && options.constraint == MuonConstraint::normproj;
-  return std::make_shared<MuonRule>(projected ? "muon-normproj" : rms ? "muon-rms" : "muon",
+  return std::make_shared<MuonRule>(projected ? "muon-normproj"
+                                    : rms     ? "muon-rms"
+                                              : "muon",
                                     options);
 }
 

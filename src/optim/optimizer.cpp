@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// The driver: builds jobs once, then gates and runs each step.
 #include "rode/optimizer.h"
-
-#include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
 #include <set>
+
+#include <fmt/format.h>
 
 #include "backend/backend.h"
 #include "optim/rule.h"
@@ -53,9 +54,9 @@ struct Optimizer::Impl {
     std::size_t first = 0;                // index of the group's first parameter
     std::size_t count = 0;
   };
-  struct Slot {                    // one parameter as given
+  struct Slot {  // one parameter as given
     Parameter parameter;
-    std::size_t owner = 0;         // itself, or the entry it is tied to
+    std::size_t owner = 0;  // itself, or the entry it is tied to
     bool stepped = false;
     std::vector<JobBase*> jobs;
   };
@@ -176,14 +177,15 @@ struct Optimizer::Impl {
       }
       if (grad && weight) continue;
       if (engine.on_non_finite == OnBadGradient::refuse) {
-        throw Error(ErrorKind::non_finite, "step",
-                    grad ? fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing "
-                                       "was changed; restore a checkpoint",
-                                       slot.parameter.name)
-                         : fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; "
-                                       "lower the rate or the loss scale, or set on_non_finite "
-                                       "to skip",
-                                       slot.parameter.name));
+        throw Error(
+            ErrorKind::non_finite, "step",
+            grad ? fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing "
+                               "was changed; restore a checkpoint",
+                               slot.parameter.name)
+                 : fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; "
+                               "lower the rate or the loss scale, or set on_non_finite "
+                               "to skip",
+                               slot.parameter.name));
       }
       for (JobBase* job : slot.jobs) job->active = false;
     }
@@ -197,8 +199,7 @@ struct Optimizer::Impl {
       gg += job.sums.gg;
       dd += job.sums.dd;
     });
-    global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12),
-              std::sqrt(gg)};
+    global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg)};
   }
 
   void announce_held() {
@@ -304,11 +305,11 @@ std::vector<TensorEntry> Optimizer::state() const {
 }
 
 void Optimizer::save(const std::filesystem::path& path) const {
-  write_safetensors(path, state(),
-                    {{std::string(kStepKey), std::to_string(impl_->steps)},
-                     {"rode.optimizer", std::string(impl_->groups.empty()
-                                                        ? std::string_view()
-                                                        : impl_->groups[0].method.name())}});
+  write_safetensors(
+      path, state(),
+      {{std::string(kStepKey), std::to_string(impl_->steps)},
+       {"rode.optimizer",
+        std::string(impl_->groups.empty() ? std::string_view() : impl_->groups[0].method.name())}});
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
@@ -350,9 +351,8 @@ std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
     before = &job;
     const Impl::Slot& slot = impl_->slots[job.parameter];
     const rules::RodeScalars& r = job.scalars;
-    out.push_back({.name = slot.jobs.size() > 1
-                               ? fmt::format("{}[{}]", slot.parameter.name, block)
-                               : slot.parameter.name,
+    out.push_back({.name = slot.jobs.size() > 1 ? fmt::format("{}[{}]", slot.parameter.name, block)
+                                                : slot.parameter.name,
                    .rho = r.rho,
                    .rho_next = r.rho_next,
                    .s = r.s,
@@ -384,8 +384,8 @@ std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Met
   std::size_t bytes = 0;
   for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
-    bytes += spec_bytes(
-        method.rule()->state({entry.index, &parameters[entry.index], entry.treatment}));
+    bytes +=
+        spec_bytes(method.rule()->state({entry.index, &parameters[entry.index], entry.treatment}));
   }
   return bytes;
 }

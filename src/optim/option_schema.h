@@ -70,36 +70,41 @@ class OptionSchema {
 // Field makers. `live` marks numbers that a training loop changes between steps.
 
 template <class O>
-OptionField<O> number(std::string key, double O::*member, OptionRange range, std::string help) {
+OptionField<O> number(std::string key, double O::* member, OptionRange range, std::string help) {
   help += "; " + to_string(range);
-  return {std::move(key), std::move(help), true,
-          [member](const O& o) { return print_number(o.*member); },
-          [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
-          [member, range](const O& o, const OptionText& text) {
-            check_range(text, o.*member, range);
-          }};
+  return {
+      std::move(key),
+      std::move(help),
+      true,
+      [member](const O& o) { return print_number(o.*member); },
+      [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
+      [member, range](const O& o, const OptionText& text) { check_range(text, o.*member, range); }};
 }
 
 // Unset prints as "auto" and follows another option.
 template <class O>
-OptionField<O> optional_number(std::string key, std::optional<double> O::*member,
-                               double (*fallback)(const O&), OptionRange range,
-                               std::string help) {
+OptionField<O> optional_number(std::string key, std::optional<double> O::* member,
+                               double (*fallback)(const O&), OptionRange range, std::string help) {
   help += "; " + to_string(range);
-  return {std::move(key), std::move(help), true,
-          [member, fallback](const O& o) { return print_number((o.*member).value_or(fallback(o))); },
-          [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
-          [member, range](const O& o, const OptionText& text) {
-            if (o.*member) check_range(text, *(o.*member), range);
-          }};
+  return {
+      std::move(key),
+      std::move(help),
+      true,
+      [member, fallback](const O& o) { return print_number((o.*member).value_or(fallback(o))); },
+      [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
+      [member, range](const O& o, const OptionText& text) {
+        if (o.*member) check_range(text, *(o.*member), range);
+      }};
 }
 
 template <class O, class Integer>
-OptionField<O> integer(std::string key, Integer O::*member, std::int64_t low, std::int64_t high,
+OptionField<O> integer(std::string key, Integer O::* member, std::int64_t low, std::int64_t high,
                        std::string help) {
   const OptionRange range{static_cast<double>(low), static_cast<double>(high), false, false};
   help += "; " + to_string(range);
-  return {std::move(key), std::move(help), false,
+  return {std::move(key),
+          std::move(help),
+          false,
           [member](const O& o) { return std::to_string(o.*member); },
           [member, range](O& o, const OptionText& text) {
             const std::int64_t value = parse_integer(text);
@@ -112,25 +117,33 @@ OptionField<O> integer(std::string key, Integer O::*member, std::int64_t low, st
 }
 
 template <class O>
-OptionField<O> boolean(std::string key, bool O::*member, std::string help) {
-  return {std::move(key), help + "; true or false", false,
+OptionField<O> boolean(std::string key, bool O::* member, std::string help) {
+  return {std::move(key),
+          help + "; true or false",
+          false,
           [member](const O& o) { return std::string(o.*member ? "true" : "false"); },
           [member](O& o, const OptionText& text) { o.*member = parse_boolean(text); },
           {}};
 }
 
 template <class O>
-OptionField<O> text(std::string key, std::string O::*member, std::string help) {
-  return {std::move(key), std::move(help), false, [member](const O& o) { return o.*member; },
-          [member](O& o, const OptionText& value) { o.*member = std::string(value.value); }, {}};
+OptionField<O> text(std::string key, std::string O::* member, std::string help) {
+  return {std::move(key),
+          std::move(help),
+          false,
+          [member](const O& o) { return o.*member; },
+          [member](O& o, const OptionText& value) { o.*member = std::string(value.value); },
+          {}};
 }
 
 // Enumerators in order, so that their number is the index of the name.
 template <class O, class Enum>
-OptionField<O> choice(std::string key, Enum O::*member, std::vector<std::string> names,
+OptionField<O> choice(std::string key, Enum O::* member, std::vector<std::string> names,
                       std::string help) {
   help += "; " + join_names(names);
-  return {std::move(key), std::move(help), false,
+  return {std::move(key),
+          std::move(help),
+          false,
           [member, names](const O& o) { return names.at(static_cast<std::size_t>(o.*member)); },
           [member, names](O& o, const OptionText& value) {
             o.*member = static_cast<Enum>(parse_choice(value, names));
@@ -139,10 +152,12 @@ OptionField<O> choice(std::string key, Enum O::*member, std::vector<std::string>
 }
 
 template <class O, std::size_t N>
-OptionField<O> numbers(std::string key, std::array<double, N> O::*member, OptionRange range,
+OptionField<O> numbers(std::string key, std::array<double, N> O::* member, OptionRange range,
                        std::string help) {
   help += "; " + std::to_string(N) + " numbers, each " + to_string(range);
-  return {std::move(key), std::move(help), true,
+  return {std::move(key),
+          std::move(help),
+          true,
           [member](const O& o) { return print_numbers(o.*member); },
           [member](O& o, const OptionText& value) { parse_numbers(value, o.*member); },
           [member, range](const O& o, const OptionText& value) {
@@ -157,17 +172,24 @@ void append_storage(std::vector<OptionField<O>>& fields) {
   const auto nested = [&](auto field) {
     using Field = OptionField<StorageOptions>;
     const Field f = std::move(field);
-    fields.push_back({f.key, f.help, f.live, [f](const O& o) { return f.get(o.storage); },
-                      [f](O& o, const OptionText& value) { f.set(o.storage, value); }, {}});
+    fields.push_back({f.key,
+                      f.help,
+                      f.live,
+                      [f](const O& o) { return f.get(o.storage); },
+                      [f](O& o, const OptionText& value) { f.set(o.storage, value); },
+                      {}});
   };
   nested(choice("rounding", &StorageOptions::rounding, {"nearest", "stochastic", "exact"},
                 "how bf16 weights are written back"));
   nested(choice("state_dtype", &StorageOptions::state_dtype, {"fp32", "bf16"},
                 "storage of parameter-sized state"));
   nested(OptionField<StorageOptions>{
-      "seed", "of stochastic rounding", false,
+      "seed",
+      "of stochastic rounding",
+      false,
       [](const StorageOptions& o) { return std::to_string(o.seed); },
-      [](StorageOptions& o, const OptionText& value) { o.seed = parse_seed(value); }, {}});
+      [](StorageOptions& o, const OptionText& value) { o.seed = parse_seed(value); },
+      {}});
 }
 
 template <class O>
@@ -184,8 +206,10 @@ void append_newton_schulz(std::vector<OptionField<O>>& fields) {
   fields.push_back(integer("ns_steps", &O::ns_steps, 1, 100, "Newton-Schulz iterations"));
   fields.push_back(choice("coefficients", &O::coefficients, {"jordan", "polar_express", "you"},
                           "Newton-Schulz polynomials"));
-  fields.push_back(choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
-                          "operands of the products; auto: fp32 on the CPU, bf16 on CUDA"));
+  fields.push_back(
+      choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
+             "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; on the CPU bf16 "
+             "needs a short side of 64 or more"));
   fields.push_back(choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
                           "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
 }

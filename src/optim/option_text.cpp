@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Parsing, printing and range checks of option values.
 #include "optim/option_text.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "core/nearest.h"
 #include "rode/error.h"
@@ -33,8 +34,9 @@ std::string to_string(const OptionRange& range) {
     return fmt::format("in {}{}, {}{}", range.low_open ? '(' : '[', range.low, range.high,
                        range.high_open ? ')' : ']');
   }
-  if (low) return range.low_open ? fmt::format("more than {}", range.low)
-                                 : fmt::format("{} or more", range.low);
+  if (low)
+    return range.low_open ? fmt::format("more than {}", range.low)
+                          : fmt::format("{} or more", range.low);
   if (high) return fmt::format("less than {}", range.high);
   return "any number";
 }
@@ -66,8 +68,8 @@ bool parse_boolean(const OptionText& text) {
 std::size_t parse_choice(const OptionText& text, std::span<const std::string> names) {
   const auto found = std::ranges::find(names, text.value);
   if (found == names.end()) {
-    refuse(text, fmt::format("{}; did you mean '{}'?", join_names(names),
-                             nearest(text.value, names)));
+    refuse(text,
+           fmt::format("{}; did you mean '{}'?", join_names(names), nearest(text.value, names)));
   }
   return static_cast<std::size_t>(found - names.begin());
 }

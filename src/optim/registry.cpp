@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names of the library: each optimizer's options struct with its defaults.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <functional>
+
+#include <fmt/format.h>
 
 #include "core/nearest.h"
 #include "optim/rule.h"
@@ -27,9 +27,7 @@ struct Entry {
   Method method;
 };
 
-MuonOptions muon_rms() {
-  return {.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3};
-}
+MuonOptions muon_rms() { return {.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3}; }
 
 MuonOptions muon_normproj() {
   MuonOptions options = muon_rms();
@@ -40,8 +38,7 @@ MuonOptions muon_normproj() {
 // Defaults are the rates selected for the paper's Qwen2-style model.
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> table{
-      {"rode", "radius by a scalar rule, direction by conditioned tangent momentum",
-       RodeOptions{}},
+      {"rode", "radius by a scalar rule, direction by conditioned tangent momentum", RodeOptions{}},
       {"rode-snr", "RODE with its angle damped by the signal-to-noise ratio",
        RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
       {"rode-fixed", "RODE with every radius held at its first value",

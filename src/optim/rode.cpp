@@ -2,9 +2,9 @@
 // RODE's options, state and jobs.
 #include "rode/optim/rode.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "optim/rule_support.h"
 #include "rode/error.h"
@@ -60,8 +60,8 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
   }
 
   // A preset's rate belongs to its learned radius; another rule starts from its own.
-  static void complete(RodeOptions& o, const Settings& settings) {
-    if (has_key(settings, "radius") && !has_key(settings, "lr_rho")) o.lr_rho.reset();
+  static void complete(RodeOptions& o, const RodeOptions& before, const Settings& settings) {
+    if (o.radius != before.radius && !has_key(settings, "lr_rho")) o.lr_rho.reset();
   }
 
   static void cross_check(std::string_view name, const RodeOptions& o) {
@@ -122,10 +122,9 @@ class RodeInstance final : public RuleInstance {
   void refresh(const Rule& rule) override {
     const RodeOptions& o = static_cast<const RodeRule&>(rule).values();
     const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
-    matrix_ = {o.lr,       lr_rho,      o.momentum,     o.snr_min,   o.floor,
-               o.eps,      o.eps_ns,    o.ns_steps,     o.radius,    o.direction,
-               o.conditioner, o.reproject, o.coefficients, o.ns_dtype, o.ns_form,
-               o.nesterov, o.snr};
+    matrix_ = {o.lr,           lr_rho,     o.momentum, o.snr_min,   o.floor,       o.eps,
+               o.eps_ns,       o.ns_steps, o.radius,   o.direction, o.conditioner, o.reproject,
+               o.coefficients, o.ns_dtype, o.ns_form,  o.nesterov,  o.snr};
     rest_ = rest_constants(o);
   }
 
@@ -171,7 +170,9 @@ std::unique_ptr<RuleInstance> RodeRule::instantiate() const {
 
 std::shared_ptr<const Rule> make_rule(const RodeOptions& options) {
   const bool fixed = options.radius == Radius::fixed && !options.snr;
-  return std::make_shared<RodeRule>(options.snr ? "rode-snr" : fixed ? "rode-fixed" : "rode",
+  return std::make_shared<RodeRule>(options.snr ? "rode-snr"
+                                    : fixed     ? "rode-fixed"
+                                                : "rode",
                                     options);
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Presets, overrides, tied weights and the table of the routing.
 #include "rode/routing.h"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,8 @@
 #include <map>
 #include <optional>
 #include <set>
+
+#include <fmt/format.h>
 
 #include "core/nearest.h"
 #include "rode/error.h"
@@ -27,8 +28,8 @@ std::string_view vocabulary_component(std::string_view name) {
   while (!name.empty()) {
     const std::size_t dot = name.find('.');
     const std::string_view part = name.substr(0, dot);
-    if (part.starts_with("emb") || part.starts_with("unembed") || part == "wte" ||
-        part == "wpe" || part == "lm_head" || part == "head" || part == "output") {
+    if (part.starts_with("emb") || part.starts_with("unembed") || part == "wte" || part == "wpe" ||
+        part == "lm_head" || part == "head" || part == "output") {
       return part;
     }
     if (dot == std::string_view::npos) break;
@@ -62,8 +63,7 @@ Decision by_preset(const Parameter& parameter, Route route, bool tied) {
   const std::string text = fmt::format("rank {}", rank);
   switch (route) {
     case Route::language: return by_language(parameter, tied);
-    case Route::all_matrices:
-      return {rank == 2 ? Treatment::matrix : Treatment::rest, text};
+    case Route::all_matrices: return {rank == 2 ? Treatment::matrix : Treatment::rest, text};
     case Route::vision:
     case Route::matrix: return {rank >= 2 ? Treatment::matrix : Treatment::rest, text};
     case Route::rest: break;
@@ -71,10 +71,17 @@ Decision by_preset(const Parameter& parameter, Route route, bool tied) {
   return {Treatment::rest, "route 'rest'"};
 }
 
+[[noreturn]] void throw_overlap(std::string_view a, std::string_view b) {
+  throw Error(ErrorKind::invalid_argument, "parameters",
+              fmt::format("'{}' and '{}' share part of their memory; tied weights must have "
+                          "the same memory and shape, others must not overlap",
+                          a, b));
+}
+
 // Merges entries of the same memory; throws on names and memory that conflict.
 std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
   std::vector<RoutedParameter> out;
-  std::map<std::string_view, std::size_t> names;  // to index in `parameters`
+  std::map<std::string_view, std::size_t> names;   // to index in `parameters`
   std::map<const std::byte*, std::size_t> starts;  // to position in `out`
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
@@ -99,7 +106,9 @@ std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
                               "own name, or pass tied weights with the same memory",
                               p.name, at->second, i));
     }
-    if (has_memory) starts.emplace(begin, out.size());
+    if (has_memory && !starts.emplace(begin, out.size()).second) {
+      throw_overlap(parameters[out[starts[begin]].index].name, p.name);
+    }
     out.push_back({i, Treatment::rest, {}, {}});
   }
   const std::byte* end = nullptr;
@@ -107,10 +116,7 @@ std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
   for (const auto& [begin, position] : starts) {
     const Parameter& p = parameters[out[position].index];
     if (end != nullptr && begin < end) {
-      throw Error(ErrorKind::invalid_argument, "parameters",
-                  fmt::format("'{}' and '{}' share part of their memory; tied weights must have "
-                              "the same memory and shape, others must not overlap",
-                              parameters[before].name, p.name));
+      throw_overlap(parameters[before].name, p.name);
     }
     end = begin + p.value.bytes();
     before = out[position].index;
@@ -206,8 +212,8 @@ std::string routing_table(std::span<const Parameter> parameters,
   for (const RoutedParameter& entry : routed) {
     width = std::max(width, parameters[entry.index].name.size());
   }
-  std::string out = fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", "parameter", width, "shape",
-                                "rule", "reason");
+  std::string out =
+      fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", "parameter", width, "shape", "rule", "reason");
   for (const RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
     std::string reason = entry.reason;

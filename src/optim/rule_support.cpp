@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+// Shapes, blocks and jobs that several rules share.
 #include "optim/rule_support.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "rode/error.h"
 
@@ -40,8 +41,7 @@ MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
   return in_out ? MatrixShape{other, kept, true} : MatrixShape{kept, other, false};
 }
 
-std::vector<Block> matrix_blocks(const MatrixShape& shape,
-                                 const std::vector<std::int64_t>& sizes) {
+std::vector<Block> matrix_blocks(const MatrixShape& shape, const std::vector<std::int64_t>& sizes) {
   std::vector<Block> blocks;
   std::int64_t at = 0;
   for (const std::int64_t size : sizes) {
@@ -85,9 +85,9 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
 
 Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset) {
   const DType dtype = state.dtype(key);
-  return {static_cast<std::byte*>(state.find(key)) +
-              static_cast<std::size_t>(offset) * size_of(dtype),
-          dtype};
+  return {
+      static_cast<std::byte*>(state.find(key)) + static_cast<std::size_t>(offset) * size_of(dtype),
+      dtype};
 }
 
 std::vector<StateSpec> adamw_state(const Subject& subject, const StorageOptions& storage) {

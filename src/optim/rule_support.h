@@ -15,7 +15,8 @@ namespace rode {
 
 // Options, name and schema of a rule. `Derived` provides
 //   static const OptionSchema<Options>& schema();
-//   static void complete(Options&, const Settings&);   defaults that follow other options
+//   static void complete(Options&, const Options& before, const Settings&);
+//                                                      defaults that follow other options
 //   static void cross_check(std::string_view name, const Options&);
 template <class Derived, class Options>
 class TypedRule : public Rule {
@@ -29,13 +30,13 @@ class TypedRule : public Rule {
   std::shared_ptr<const Rule> with(const Settings& settings) const override {
     Options changed = options_;
     Derived::schema().apply(name_, changed, settings);
-    Derived::complete(changed, settings);
+    Derived::complete(changed, options_, settings);
     return std::make_shared<Derived>(name_, changed);
   }
   void check_device(bool) const override {}
   const Options& values() const { return options_; }
 
-  static void complete(Options&, const Settings&) {}
+  static void complete(Options&, const Options&, const Settings&) {}
   static void cross_check(std::string_view, const Options&) {}
 
  protected:
@@ -62,8 +63,7 @@ struct Block {
   Geometry geometry;
   std::int64_t fan_out = 0, fan_in = 0;
 };
-std::vector<Block> matrix_blocks(const MatrixShape& shape,
-                                 const std::vector<std::int64_t>& sizes);
+std::vector<Block> matrix_blocks(const MatrixShape& shape, const std::vector<std::int64_t>& sizes);
 
 DType moment_dtype(const StorageOptions& storage);
 // Adds `low_bits` where bf16 weights are kept exactly.

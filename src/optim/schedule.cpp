@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// The multiplier formulas.
 #include "rode/schedule.h"
-
-#include <fmt/format.h>
 
 #include <cmath>
 #include <numbers>
+
+#include <fmt/format.h>
 
 #include "rode/error.h"
 

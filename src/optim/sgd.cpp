@@ -48,8 +48,7 @@ class SgdInstance final : public RuleInstance {
     rest_ = {o.lr_rest, o.weight_decay_rest, o.momentum};
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     ElementJob& job = jobs.element.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;

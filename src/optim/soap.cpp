@@ -69,13 +69,12 @@ class SoapInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const SoapOptions& o = static_cast<const SoapRule&>(rule).values();
-    matrix_ = {o.lr,  o.weight_decay,           o.betas[0], o.betas[1],
+    matrix_ = {o.lr,  o.weight_decay,           o.betas[0],       o.betas[1],
                o.eps, o.precondition_frequency, o.max_precond_dim};
     rest_ = rest_constants(o);
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
       add_adamw_job(jobs, subject, state, storage, &rest_);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+// Reads split patterns and cuts fan-outs into blocks.
 #include "optim/splits.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "optim/option_text.h"
 #include "rode/error.h"

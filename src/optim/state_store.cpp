@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// Allocates state and copies it from files, all or nothing.
 #include "optim/state_store.h"
-
-#include <fmt/format.h>
 
 #include <cstring>
 #include <map>
+
+#include <fmt/format.h>
 
 #include "core/nearest.h"
 #include "rode/error.h"
@@ -69,19 +70,20 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
     if (!name.starts_with("state.")) continue;
     const auto found = expected.find(name);
     if (found == expected.end()) {
-      refuse(fmt::format("the file has '{}', which these parameters and options do not have{}; "
-                         "load it with the parameters and the optimizer that saved it",
-                         name,
-                         names.empty() ? std::string()
-                                       : fmt::format(" (nearest: '{}')", nearest(name, names))));
+      refuse(fmt::format(
+          "the file has '{}', which these parameters and options do not have{}; "
+          "load it with the parameters and the optimizer that saved it",
+          name,
+          names.empty() ? std::string() : fmt::format(" (nearest: '{}')", nearest(name, names))));
     }
     const ConstTensorView saved = file.tensor(name);
     const TensorView& here = found->second;
     if (!(saved.shape == here.shape) || saved.dtype != here.dtype) {
-      refuse(fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
-                         "and options that saved it",
-                         name, to_string(saved.dtype), to_string(saved.shape),
-                         to_string(here.dtype), to_string(here.shape)));
+      refuse(
+          fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
+                      "and options that saved it",
+                      name, to_string(saved.dtype), to_string(saved.shape), to_string(here.dtype),
+                      to_string(here.shape)));
     }
   }
   std::vector<std::string> absent;
@@ -89,11 +91,11 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
     if (!file.contains(name)) absent.push_back(name);
   }
   if (complete && !absent.empty()) {
-    refuse(fmt::format("the file lacks '{}'{}; it was saved by another optimizer, other options "
-                       "or other parameters",
-                       absent.front(),
-                       absent.size() == 1 ? std::string()
-                                          : fmt::format(" and {} more", absent.size() - 1)));
+    refuse(fmt::format(
+        "the file lacks '{}'{}; it was saved by another optimizer, other options "
+        "or other parameters",
+        absent.front(),
+        absent.size() == 1 ? std::string() : fmt::format(" and {} more", absent.size() - 1)));
   }
   for (const auto& [name, here] : expected) {
     if (!file.contains(name)) continue;

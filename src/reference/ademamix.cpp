@@ -22,8 +22,8 @@ State ademamix_state(const Tensor& parameter) {
           {"step", per_block({0.0})}};
 }
 
-void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter,
-                   const Tensor& gradient, State& state) {
+void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+                   State& state) {
   const std::vector<double> betas = numbers(settings, "betas", 3);
   const double beta1 = betas[0], beta2 = betas[1], eps = number(settings, "eps");
   const auto warmup = static_cast<double>(integer(settings, "warmup_steps", 0));

@@ -37,8 +37,8 @@ State muon_state(const Settings& settings, const Treatment& treatment, const Ten
   return state;
 }
 
-void muon_step(const Settings& settings, const Treatment& treatment, Rates rates,
-               Tensor& parameter, const Tensor& gradient, State& state) {
+void muon_step(const Settings& settings, const Treatment& treatment, Rates rates, Tensor& parameter,
+               const Tensor& gradient, State& state) {
   const double mu = number(settings, "momentum"), eps = number(settings, "eps");
   const bool nesterov = flag(settings, "nesterov");
   const std::int64_t steps = integer(settings, "ns_steps", 0);
@@ -66,8 +66,7 @@ void muon_step(const Settings& settings, const Treatment& treatment, Rates rates
       w = scale(radius, unit(combine(1.0, w, -rates.lr * radius, unit(o))));
       continue;
     }
-    w = combine(1.0 - rates.lr * rates.weight_decay, w,
-                -rates.lr * rate_scale(scale_name, w), o);
+    w = combine(1.0 - rates.lr * rates.weight_decay, w, -rates.lr * rate_scale(scale_name, w), o);
     if (constraint == "normproj") w = scale(radius, unit(w));
   }
   join(buffers, treatment, momentum);

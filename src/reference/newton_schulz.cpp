@@ -21,8 +21,9 @@ Quintic quintic(const std::string& coefficients, std::int64_t k) {
                                                      {3.89167, -2.77248, 0.50606},
                                                      {3.28575, -2.36813, 0.46449},
                                                      {2.34654, -1.70978, 0.42324}};
-  const std::vector<Quintic>& set =
-      coefficients == "jordan" ? jordan : coefficients == "you" ? you : polar_express;
+  const std::vector<Quintic>& set = coefficients == "jordan" ? jordan
+                                    : coefficients == "you"  ? you
+                                                             : polar_express;
   return set[std::min(static_cast<std::size_t>(k), set.size() - 1)];
 }
 

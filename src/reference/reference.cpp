@@ -15,10 +15,10 @@ enum class Rule { rode, muon, soap, mars_m, ademamix, adamw, adafactor, sgd, res
 // The variants of a family differ in their settings only, not in their rule.
 Rule rule_of(const std::string& optimizer, const Treatment& treatment) {
   static const std::map<std::string, Rule> rules = {
-      {"rode", Rule::rode},         {"rode-snr", Rule::rode},     {"rode-fixed", Rule::rode},
-      {"muon", Rule::muon},         {"muon-rms", Rule::muon},     {"muon-normproj", Rule::muon},
-      {"soap", Rule::soap},         {"mars-m", Rule::mars_m},     {"ademamix", Rule::ademamix},
-      {"adamw", Rule::adamw},       {"adafactor", Rule::adafactor}, {"sgd", Rule::sgd}};
+      {"rode", Rule::rode},   {"rode-snr", Rule::rode},       {"rode-fixed", Rule::rode},
+      {"muon", Rule::muon},   {"muon-rms", Rule::muon},       {"muon-normproj", Rule::muon},
+      {"soap", Rule::soap},   {"mars-m", Rule::mars_m},       {"ademamix", Rule::ademamix},
+      {"adamw", Rule::adamw}, {"adafactor", Rule::adafactor}, {"sgd", Rule::sgd}};
   const auto found = rules.find(optimizer);
   if (found == rules.end())
     throw Error(ErrorKind::invalid_argument, "reference",
@@ -32,8 +32,7 @@ Rule rule_of(const std::string& optimizer, const Treatment& treatment) {
   }
 }
 
-Rates rates_of(Rule rule, const Settings& settings, const Treatment& treatment,
-               double multiplier) {
+Rates rates_of(Rule rule, const Settings& settings, const Treatment& treatment, double multiplier) {
   if (rule == Rule::rode) return {};  // reads its two rates itself, has no decay
   if (treatment.matrix)
     return {number(settings, "lr") * multiplier, number(settings, "weight_decay")};
@@ -76,8 +75,8 @@ State initial_state(const std::string& optimizer, const Settings& settings,
 }
 
 std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
-                              const Treatment& treatment, Tensor& parameter,
-                              const Tensor& gradient, State& state, double multiplier) {
+                              const Treatment& treatment, Tensor& parameter, const Tensor& gradient,
+                              State& state, double multiplier) {
   check_shape(parameter, "parameter");
   check_shape(gradient, "gradient");
   if (gradient.shape != parameter.shape)
@@ -85,8 +84,7 @@ std::vector<Diagnostics> step(const std::string& optimizer, const Settings& sett
   const Rule rule = rule_of(optimizer, treatment);
   const Rates rates = rates_of(rule, settings, treatment, multiplier);
   switch (rule) {
-    case Rule::rode:
-      return rode_step(settings, treatment, parameter, gradient, state, multiplier);
+    case Rule::rode: return rode_step(settings, treatment, parameter, gradient, state, multiplier);
     case Rule::muon: muon_step(settings, treatment, rates, parameter, gradient, state); break;
     case Rule::soap: soap_step(settings, rates, parameter, gradient, state); break;
     case Rule::mars_m: mars_m_step(settings, treatment, rates, parameter, gradient, state); break;

@@ -27,8 +27,8 @@ using Settings = std::map<std::string, std::string>;
 
 // How the parameter is treated; decided by the caller's routing.
 struct Treatment {
-  bool matrix = true;         // matrix rule, or the rest's rule
-  bool in_out = false;        // stored as fan-in x fan-out (Conv1D of GPT-2)
+  bool matrix = true;                // matrix rule, or the rest's rule
+  bool in_out = false;               // stored as fan-in x fan-out (Conv1D of GPT-2)
   std::vector<std::int64_t> blocks;  // sizes along fan-out; empty: one block
 };
 
@@ -42,7 +42,7 @@ State initial_state(const std::string& optimizer, const Settings& settings,
 
 // One step. `multiplier` is the schedule's factor on lr, lr_rho and lr_rest.
 std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
-                              const Treatment& treatment, Tensor& parameter,
-                              const Tensor& gradient, State& state, double multiplier = 1.0);
+                              const Treatment& treatment, Tensor& parameter, const Tensor& gradient,
+                              State& state, double multiplier = 1.0);
 
 }  // namespace rode::reference

@@ -87,17 +87,17 @@ double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
 Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
                        Scalars& scalars) {
   Diagnostics d;
-  scalars.steps += 1.0;
   d.rho = d.rho_next = norm(w);
   if (d.rho <= o.eps) {  // no direction to speak of: held, the buffer still gathers
     buffer = combine(o.beta, buffer, 1.0, g);
     return d;
   }
-  const Matrix u = scale(1.0 / d.rho, w);                        // 1
-  buffer = combine(o.beta, project(buffer, u), 1.0, g);          // 2
-  d.s = inner(buffer, u);                                        // 3
+  scalars.steps += 1.0;                    // of the averages, which a held step leaves alone
+  const Matrix u = scale(1.0 / d.rho, w);  // 1
+  buffer = combine(o.beta, project(buffer, u), 1.0, g);  // 2
+  d.s = inner(buffer, u);                                // 3
   d.rho_next = next_radius(o, d.rho, d.s, scalars);
-  const Matrix tangent = combine(1.0, buffer, -d.s, u);          // 4
+  const Matrix tangent = combine(1.0, buffer, -d.s, u);  // 4
   const Matrix g_tangent = project(g, u);
   d.m_norm = norm(tangent);
   if (o.snr) {
@@ -108,9 +108,9 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   Matrix u_next = u;
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
   if (o.direction != "fixed" && norm(start) > o.eps_ns) {
-    const Matrix q = kernel(o, start, u);                        // 5, 6
+    const Matrix q = kernel(o, start, u);  // 5, 6
     d.q = norm(q);
-    if (d.q != 0.0) {                                            // 7; NaN passes through
+    if (d.q != 0.0) {  // 7; NaN passes through
       const Matrix direction = scale(1.0 / d.q, q);
       d.theta = o.lr * d.gamma * d.q;
       u_next = o.direction == "geodesic"
@@ -119,7 +119,7 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
       u_next = scale(1.0 / norm(u_next), u_next);
     }
   }
-  w = scale(d.rho_next, u_next);                                 // 8
+  w = scale(d.rho_next, u_next);  // 8
   return d;
 }
 
@@ -133,8 +133,7 @@ State rode_state(const Settings& settings, const Treatment& treatment, const Ten
   State state{{"momentum", zeros_like(parameter)}};
   if (o.snr) state["snr_norm"] = zero;
   if (o.radius == "fixed") state["radius"] = per_block(norms);
-  if (o.radius == "adaptive")
-    state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
+  if (o.radius == "adaptive") state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
   return state;
 }
 
@@ -154,8 +153,10 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
       const auto one = [&](bool used, const char* key, double& value) {
         if (!used) return;
         double& kept = entry(state, key, weights.size()).data[k];
-        if (store) kept = value;
-        else value = kept;
+        if (store)
+          kept = value;
+        else
+          value = kept;
       };
       one(o.snr, "snr_norm", scalars.snr_norm);
       one(o.radius == "fixed", "radius", scalars.radius);

@@ -20,16 +20,16 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
                                    double multiplier);
 
 State muon_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter);
-void muon_step(const Settings& settings, const Treatment& treatment, Rates rates,
-               Tensor& parameter, const Tensor& gradient, State& state);
+void muon_step(const Settings& settings, const Treatment& treatment, Rates rates, Tensor& parameter,
+               const Tensor& gradient, State& state);
 
 State mars_m_state(const Treatment& treatment, const Tensor& parameter);
 void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,
                  Tensor& parameter, const Tensor& gradient, State& state);
 
 State soap_state(const Settings& settings, const Tensor& parameter);
-void soap_step(const Settings& settings, Rates rates, Tensor& parameter,
-               const Tensor& gradient, State& state);
+void soap_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+               State& state);
 
 struct AdamConstants {
   double beta1 = 0, beta2 = 0, eps = 0;
@@ -39,15 +39,15 @@ void adamw_step(const AdamConstants& constants, Rates rates, Tensor& parameter,
                 const Tensor& gradient, State& state);
 
 State ademamix_state(const Tensor& parameter);
-void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter,
-                   const Tensor& gradient, State& state);
+void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+                   State& state);
 
 State adafactor_state(const Tensor& parameter);
 void adafactor_step(const Settings& settings, Rates rates, Tensor& parameter,
                     const Tensor& gradient, State& state);
 
 State sgd_state(const Tensor& parameter);
-void sgd_step(const Settings& settings, Rates rates, Tensor& parameter,
-              const Tensor& gradient, State& state);
+void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+              State& state);
 
 }  // namespace rode::reference

@@ -37,8 +37,7 @@ Value parse(const std::string& key, std::string_view word, const char* expectati
   Value value{};
   const char* end = word.data() + word.size();
   const auto result = std::from_chars(word.data(), end, value);
-  if (result.ec != std::errc() || result.ptr != end)
-    refuse(key, std::string(word), expectation);
+  if (result.ec != std::errc() || result.ptr != end) refuse(key, std::string(word), expectation);
   return value;
 }
 
@@ -53,8 +52,7 @@ inline double number_or(const Settings& settings, const std::string& key, double
   return settings.contains(key) ? number(settings, key) : otherwise;
 }
 
-inline std::int64_t integer(const Settings& settings, const std::string& key,
-                            std::int64_t least) {
+inline std::int64_t integer(const Settings& settings, const std::string& key, std::int64_t least) {
   const auto value = detail::parse<std::int64_t>(key, text(settings, key), "an integer");
   if (value < least) refuse(key, text(settings, key), "at least " + std::to_string(least));
   return value;

@@ -8,8 +8,8 @@ namespace rode::reference {
 
 State sgd_state(const Tensor& parameter) { return {{"momentum", zeros_like(parameter)}}; }
 
-void sgd_step(const Settings& settings, Rates rates, Tensor& parameter,
-              const Tensor& gradient, State& state) {
+void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+              State& state) {
   const double mu = number(settings, "momentum");
   std::vector<double>& b = entry(state, "momentum", parameter.data.size()).data;
   for (std::size_t i = 0; i < b.size(); ++i) {

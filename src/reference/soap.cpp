@@ -99,9 +99,8 @@ void refresh_bases(const std::vector<std::size_t>& modes, State& state) {
     const Matrix estimate = multiply(transpose(q), multiply(gram, q));
     std::vector<std::size_t> order(n);
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t i, std::size_t j) {
-      return estimate(i, i) > estimate(j, j);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t i, std::size_t j) { return estimate(i, i) > estimate(j, j); });
     Matrix sorted(n, n);
     const Matrix v = unfold(exp_avg_sq, mode);
     Matrix v_sorted(v.rows, v.cols);
@@ -127,8 +126,8 @@ State soap_state(const Settings& settings, const Tensor& parameter) {
   return state;
 }
 
-void soap_step(const Settings& settings, Rates rates, Tensor& parameter,
-               const Tensor& gradient, State& state) {
+void soap_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+               State& state) {
   const std::vector<std::size_t> modes = preconditioned_modes(settings, parameter);
   const std::vector<double> betas = numbers(settings, "betas", 2);
   const double beta1 = betas[0], beta2 = betas[1], eps = number(settings, "eps");
@@ -157,8 +156,7 @@ void soap_step(const Settings& settings, Rates rates, Tensor& parameter,
     update.data[i] = m[i] / (std::sqrt(v[i]) + eps);
   }
   update = rotate(update, modes, state, false);
-  const double rate =
-      rates.lr * std::sqrt(1.0 - std::pow(beta2, k)) / (1.0 - std::pow(beta1, k));
+  const double rate = rates.lr * std::sqrt(1.0 - std::pow(beta2, k)) / (1.0 - std::pow(beta1, k));
   for (std::size_t i = 0; i < size; ++i) {
     double& w = parameter.data[i];
     w -= rate * update.data[i];

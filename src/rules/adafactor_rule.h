@@ -18,6 +18,25 @@ RODE_HOST_DEVICE inline double adafactor_decay(const AdafactorConstants& c, std:
   return 1 - std::pow(static_cast<double>(t), c.decay_rate);
 }
 
+// The new row or column mean of S = g^2 + eps from a sum of `count` squares: eps is added
+// to the mean, because in the sum it would vanish.
+RODE_HOST_DEVICE inline float adafactor_mean(double decay, double eps, float old, double sum,
+                                             std::int64_t count) {
+  const double mean = sum / static_cast<double>(count) + eps;
+  return static_cast<float>(decay * static_cast<double>(old) + (1 - decay) * mean);
+}
+
+// u of a factored tensor; on_row = (row / mean(row))^-1/2.
+RODE_HOST_DEVICE inline float adafactor_factored(float g, float on_row, float col) {
+  return g * on_row / std::sqrt(col);
+}
+
+// v of a tensor of rank < 2; then u = g / sqrt(v).
+RODE_HOST_DEVICE inline float adafactor_second(float decay, float rest, float eps, float g,
+                                               float v) {
+  return decay * v + rest * (g * g + eps);
+}
+
 // W' = keep * W - scale * u for the unclipped u with mean square `mean_square`.
 struct AdafactorWrite {
   float keep, scale;
@@ -27,7 +46,8 @@ RODE_HOST_DEVICE inline AdafactorWrite adafactor_write(const AdafactorConstants&
                                                        double multiplier, double mean_square) {
   const double lr = multiplier * c.lr;
   const double rms = std::sqrt(mean_square) / c.clip_threshold;
-  return {static_cast<float>(1 - lr * c.weight_decay), static_cast<float>(lr / (rms > 1 ? rms : 1))};
+  return {static_cast<float>(1 - lr * c.weight_decay),
+          static_cast<float>(lr / (rms > 1 ? rms : 1))};
 }
 
 }  // namespace rode::rules

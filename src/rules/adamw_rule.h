@@ -15,7 +15,7 @@ struct AdamWConstants {
 
 // What every element of a parameter shares at its t-th gradient.
 struct AdamWCoefficients {
-  float keep;       // 1 - lr * weight_decay
+  float keep;  // 1 - lr * weight_decay
   float beta1, rest1, beta2, rest2;
   float step_size;  // lr / (1 - beta1^t)
   float root;       // 1 / sqrt(1 - beta2^t)

@@ -19,7 +19,7 @@ struct MuonConstants {
   bool nesterov;
   MuonScale scale;
   MuonConstraint constraint;
-  bool mars;     // MARS-M: gamma is used, nesterov is not
+  bool mars;  // MARS-M: gamma is used, nesterov is not
   double gamma;
   int ns_steps;
   Coefficients coefficients;

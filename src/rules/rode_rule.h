@@ -107,7 +107,10 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
                                         (1 + beta) * (1 + beta) * pg_pg
                                   : mm;
   const double norm = std::sqrt(at_least_zero(start));
-  r.direction = norm > c.eps_ns && c.direction != Direction::fixed;
+  // A start below 2^-23 of its terms is what rounding leaves of a gradient along W (the sums
+  // above are good to about 2^-50): such a gradient turns nothing.
+  const bool noise = start <= 0x1.0p-46 * (beta * beta * p.bb + p.gg);
+  r.direction = norm > c.eps_ns && !noise && c.direction != Direction::fixed;
   if (!r.direction) return r;
   r.start_b = (c.nesterov ? beta : 1) / norm;
   r.start_g = (c.nesterov ? 1 : 0) / norm;
@@ -142,12 +145,15 @@ RODE_HOST_DEVICE inline RodeWrite rode_write(const RodeConstants& c, double mult
   return out;
 }
 
-RODE_HOST_DEVICE inline float rode_buffer(float b, float g, float w, float beta, float buffer_w) {
+// The two element-wise lines. T is double where the start may be a small difference of
+// large terms (a gradient that is nearly radial), float where the caller can afford it.
+template <class T>
+RODE_HOST_DEVICE inline T rode_buffer(T b, T g, T w, T beta, T buffer_w) {
   return beta * b + g + buffer_w * w;
 }
 
-RODE_HOST_DEVICE inline float rode_start(float b_next, float g, float w, float start_b,
-                                         float start_g, float start_w) {
+template <class T>
+RODE_HOST_DEVICE inline T rode_start(T b_next, T g, T w, T start_b, T start_g, T start_w) {
   return start_b * b_next + start_g * g + start_w * w;
 }
 

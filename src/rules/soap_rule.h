@@ -19,8 +19,7 @@ struct SoapConstants {
 RODE_HOST_DEVICE inline double soap_step_size(const SoapConstants& c, double multiplier,
                                               std::int64_t k) {
   const double time = static_cast<double>(k);
-  return multiplier * c.lr * std::sqrt(1 - std::pow(c.beta2, time)) /
-         (1 - std::pow(c.beta1, time));
+  return multiplier * c.lr * std::sqrt(1 - std::pow(c.beta2, time)) / (1 - std::pow(c.beta1, time));
 }
 
 // Advances the moments with the rotated gradient and returns the normalised direction.

@@ -29,8 +29,10 @@ def both_forms(shape=(24, 16), steps=STEPS, seed=5):
 
 
 def continued(tensors, output, window):
-    moved = {f"grad@{k - window.start}.w": tensors[f"grad@{k}.w"]
-             for k in range(window.start, window.stop)}
+    moved = {
+        f"grad@{k - window.start}.w": tensors[f"grad@{k}.w"]
+        for k in range(window.start, window.stop)
+    }
     return {**moved, **state_tensors(output)}
 
 
@@ -63,11 +65,15 @@ def test_exact_rounding_continues_through_the_file(rode, optimizer):
     half, _ = both_forms()
     options = {"rounding": "exact"}
     whole = rode.step(optimizer, half, steps=STEPS, options=options)
-    start = {key: value for key, value in half.items()
-             if key == "param.w" or int(key[5:key.index(".")]) < 5}
+    start = {
+        key: value
+        for key, value in half.items()
+        if key == "param.w" or int(key[5 : key.index(".")]) < 5
+    }
     first = rode.step(optimizer, start, steps=5, options=options)
-    second = rode.step(optimizer, continued(half, first, range(5, STEPS)), steps=STEPS - 5,
-                       options=options)
+    second = rode.step(
+        optimizer, continued(half, first, range(5, STEPS)), steps=STEPS - 5, options=options
+    )
     assert_same_bits(whole, second)
 
 
@@ -82,8 +88,10 @@ def test_nearest_rounding_is_fp32_rounded_once(rode, optimizer):
 
 def quarter_steps(count=1 << 16):
     """SGD that moves every weight from 1 by a quarter of bf16's spacing a step."""
-    tensors = {"param.w": torch.ones(count, dtype=torch.bfloat16),
-               "grad.w": torch.full((count,), -ULP / 4, dtype=torch.bfloat16)}
+    tensors = {
+        "param.w": torch.ones(count, dtype=torch.bfloat16),
+        "grad.w": torch.full((count,), -ULP / 4, dtype=torch.bfloat16),
+    }
     options = {"lr_rest": 1.0, "momentum": 0.0, "weight_decay_rest": 0.0}
     return tensors, options
 
@@ -101,7 +109,9 @@ def test_nearest_rounding_loses_small_steps_and_stochastic_keeps_their_mean(rode
     share = float((values > 1).double().mean())
     assert abs(share - 0.25) < 5 * np.sqrt(0.25 * 0.75 / count)
 
-    many = rode.step("sgd", tensors, steps=8, options={**options, "rounding": "stochastic", "seed": 7})
+    many = rode.step(
+        "sgd", tensors, steps=8, options={**options, "rounding": "stochastic", "seed": 7}
+    )
     moved = float((many["param.w"].double() - 1).mean())
     deviation = ULP * np.sqrt(8 * 0.25 * 0.75 / count)
     assert abs(moved - 8 * ULP / 4) < 5 * deviation
@@ -121,8 +131,9 @@ def test_stochastic_draws_are_independent_between_steps_and_weights(rode):
 
 def test_stochastic_rounding_is_reproducible_by_its_seed(rode):
     half, _ = both_forms((64, 48))
-    run = lambda seed, threads: rode.step("rode", half, steps=STEPS, threads=threads,
-                                          options={"rounding": "stochastic", "seed": seed})
+    run = lambda seed, threads: rode.step(
+        "rode", half, steps=STEPS, threads=threads, options={"rounding": "stochastic", "seed": seed}
+    )
     first = run(11, 1)
     assert_same_bits(first, run(11, 1))
     assert_same_bits(first, run(11, 5))

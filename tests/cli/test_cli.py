@@ -46,25 +46,47 @@ def test_success_exits_zero_and_is_quiet(rode):
 
 
 def test_help_and_version_exit_zero(rode):
-    for arguments in (["--help"], ["step", "--help"], ["optimizers", "--help"],
-                      ["bench", "step", "--help"], ["--version"]):
+    for arguments in (
+        ["--help"],
+        ["step", "--help"],
+        ["optimizers", "--help"],
+        ["bench", "step", "--help"],
+        ["--version"],
+    ):
         done = rode.call(*arguments)
         assert done.returncode == 0 and done.stdout.strip(), arguments
 
 
-@pytest.mark.parametrize("arguments", [
-    [], ["stepp"], ["step"], ["step", "--optimizer", "rode"], ["step", "--nonsense"], ["bench"],
-    ["bench", "step"], ["bench", "step", "--shapes", "64by32", "--optimizer", "rode"],
-    ["optimizers", "--shapes", "no-such-model"],
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["stepp"],
+        ["step"],
+        ["step", "--optimizer", "rode"],
+        ["step", "--nonsense"],
+        ["bench"],
+        ["bench", "step"],
+        ["bench", "step", "--shapes", "64by32", "--optimizer", "rode"],
+        ["optimizers", "--shapes", "no-such-model"],
+    ],
+    ids=" ".join,
+)
 def test_wrong_command_lines_exit_two(rode, arguments):
     refused(rode.call(*arguments), USAGE, "error")
 
 
-@pytest.mark.parametrize("flag,value", [
-    ("--steps", "0"), ("--steps", "-3"), ("--steps", "many"), ("--threads", "-1"),
-    ("--backend", "gpu"), ("--route", "languages"),
-])
+@pytest.mark.parametrize(
+    "flag,value",
+    [
+        ("--steps", "0"),
+        ("--steps", "-3"),
+        ("--steps", "many"),
+        ("--threads", "-1"),
+        ("--backend", "gpu"),
+        ("--route", "languages"),
+    ],
+)
 def test_bad_flag_values_exit_two_and_name_the_value(rode, flag, value):
     source = rode.write(tensors_of(two_matrices()))
     target = rode.scratch / "out.safetensors"
@@ -73,48 +95,89 @@ def test_bad_flag_values_exit_two_and_name_the_value(rode, flag, value):
     assert not target.exists()
 
 
-@pytest.mark.parametrize("optimizer,near", [
-    ("rodee", "rode"), ("muon-rsm", "muon-rms"), ("adamW", "adamw"), ("sopa", "soap"),
-])
+@pytest.mark.parametrize(
+    "optimizer,near",
+    [
+        ("rodee", "rode"),
+        ("muon-rsm", "muon-rms"),
+        ("adamW", "adamw"),
+        ("sopa", "soap"),
+    ],
+)
 def test_unknown_optimizer_names_the_nearest(rode, optimizer, near):
     done, target = rode.try_step(optimizer, tensors_of(two_matrices()))
     refused(done, USAGE, f"'{optimizer}'", "did you mean", f"'{near}'")
     assert not target.exists()
 
 
-@pytest.mark.parametrize("optimizer,key,near", [
-    ("rode", "lr_roh", "lr_rho"), ("rode", "reprojct", "reproject"), ("muon", "nesterof", "nesterov"),
-    ("adamw", "weight_deacy", "weight_decay"), ("soap", "precondition_freqency", "precondition_frequency"),
-    ("sgd", "momentun", "momentum"), ("rode", "LR", "lr"),
-])
+@pytest.mark.parametrize(
+    "optimizer,key,near",
+    [
+        ("rode", "lr_roh", "lr_rho"),
+        ("rode", "reprojct", "reproject"),
+        ("muon", "nesterof", "nesterov"),
+        ("adamw", "weight_deacy", "weight_decay"),
+        ("soap", "precondition_freqency", "precondition_frequency"),
+        ("sgd", "momentun", "momentum"),
+        ("rode", "LR", "lr"),
+    ],
+)
 def test_unknown_option_names_the_nearest(rode, optimizer, key, near):
     done, target = rode.try_step(optimizer, tensors_of(two_matrices()), options={key: "1"})
     refused(done, USAGE, f"'{key}'", "did you mean", f"'{near}'")
     assert not target.exists()
 
 
-@pytest.mark.parametrize("optimizer,key,value", [
-    ("rode", "lr", "fast"), ("rode", "lr", "-1"), ("rode", "lr", "nan"), ("rode", "lr", "inf"),
-    ("rode", "lr", ""), ("rode", "lr", "1e-3x"), ("rode", "momentum", "1"), ("rode", "momentum", "-0.1"),
-    ("rode", "ns_steps", "2.5"), ("rode", "ns_steps", "-1"), ("rode", "nesterov", "yes"),
-    ("rode", "reproject", "sometimes"), ("rode", "radius", "learn"), ("rode", "floor", "-1"),
-    ("rode", "snr_min", "2"), ("muon", "scale", "big"), ("muon", "constraint", "ball"),
-    ("muon", "coefficients", "jordon"), ("muon", "splits", "w"), ("muon", "splits", "w=0"),
-    ("adamw", "betas", "0.9"), ("adamw", "betas", "0.9,1.0"), ("adamw", "betas", "0.9,0.95,0.99"),
-    ("ademamix", "betas", "0.9,0.999"), ("ademamix", "warmup_steps", "-5"),
-    ("soap", "precondition_frequency", "0"), ("adafactor", "clip_threshold", "0"),
-    ("sgd", "weight_decay", "-1"), ("adamw", "rounding", "up"), ("adamw", "state_dtype", "fp8"),
-])
+@pytest.mark.parametrize(
+    "optimizer,key,value",
+    [
+        ("rode", "lr", "fast"),
+        ("rode", "lr", "-1"),
+        ("rode", "lr", "nan"),
+        ("rode", "lr", "inf"),
+        ("rode", "lr", ""),
+        ("rode", "lr", "1e-3x"),
+        ("rode", "momentum", "1"),
+        ("rode", "momentum", "-0.1"),
+        ("rode", "ns_steps", "2.5"),
+        ("rode", "ns_steps", "-1"),
+        ("rode", "nesterov", "yes"),
+        ("rode", "reproject", "sometimes"),
+        ("rode", "radius", "learn"),
+        ("rode", "floor", "-1"),
+        ("rode", "snr_min", "2"),
+        ("muon", "scale", "big"),
+        ("muon", "constraint", "ball"),
+        ("muon", "coefficients", "jordon"),
+        ("muon", "splits", "w"),
+        ("muon", "splits", "w=0"),
+        ("adamw", "betas", "0.9"),
+        ("adamw", "betas", "0.9,1.0"),
+        ("adamw", "betas", "0.9,0.95,0.99"),
+        ("ademamix", "betas", "0.9,0.999"),
+        ("ademamix", "warmup_steps", "-5"),
+        ("soap", "precondition_frequency", "0"),
+        ("adafactor", "clip_threshold", "0"),
+        ("sgd", "weight_decay", "-1"),
+        ("adamw", "rounding", "up"),
+        ("adamw", "state_dtype", "fp8"),
+    ],
+)
 def test_bad_option_values_are_named(rode, optimizer, key, value):
     done, target = rode.try_step(optimizer, tensors_of(two_matrices()), options={key: value})
     refused(done, USAGE, key)
     assert not target.exists()
 
 
-@pytest.mark.parametrize("options", [
-    {"coefficients": "polar_express"}, {"coefficients": "you", "reproject": "every"},
-    {"ns_form": "gram"},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"coefficients": "polar_express"},
+        {"coefficients": "you", "reproject": "every"},
+        {"ns_form": "gram"},
+    ],
+    ids=str,
+)
 def test_rode_refuses_combinations_that_diverge_or_are_not_exact(rode, options):
     done, _ = rode.try_step("rode", tensors_of(two_matrices()), options=options)
     refused(done, USAGE, "reproject")
@@ -175,14 +238,17 @@ def test_wrong_dtype_is_named(rode, which, dtype):
     refused_file(rode, tensors, "b.weight", "F32")
 
 
-@pytest.mark.parametrize("name,value,words", [
-    ("state.b.weight.momentum", np.zeros((7, 5), np.float32), ["momentum"]),
-    ("state.b.weight.exp_avg", np.zeros((5, 7), np.float32), ["exp_avg"]),
-    ("state.c.weight.momentum", np.zeros((5, 7), np.float32), ["c.weight"]),
-    ("grad.c.weight", np.zeros((5, 7), np.float32), ["c.weight"]),
-    ("weight.b", np.zeros((5, 7), np.float32), ["weight.b"]),
-    ("grad@x.b.weight", np.zeros((5, 7), np.float32), ["grad@x.b.weight"]),
-])
+@pytest.mark.parametrize(
+    "name,value,words",
+    [
+        ("state.b.weight.momentum", np.zeros((7, 5), np.float32), ["momentum"]),
+        ("state.b.weight.exp_avg", np.zeros((5, 7), np.float32), ["exp_avg"]),
+        ("state.c.weight.momentum", np.zeros((5, 7), np.float32), ["c.weight"]),
+        ("grad.c.weight", np.zeros((5, 7), np.float32), ["c.weight"]),
+        ("weight.b", np.zeros((5, 7), np.float32), ["weight.b"]),
+        ("grad@x.b.weight", np.zeros((5, 7), np.float32), ["grad@x.b.weight"]),
+    ],
+)
 def test_tensors_that_do_not_belong_are_refused(rode, name, value, words):
     refused_file(rode, {**tensors_of(two_matrices()), name: value}, *words)
 
@@ -191,15 +257,20 @@ def test_an_input_without_parameters_is_refused(rode):
     refused_file(rode, {"grad.w": np.zeros((2, 2), np.float32)}, "param")
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "huge header", "not json", "overlap"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "truncated", "huge header", "not json", "overlap"]
+)
 def test_damaged_files_are_refused(rode, damage):
     path = rode.write(tensors_of(two_matrices()), "damaged.safetensors")
     whole = path.read_bytes()
     header = {
         "huge header": b"\xff" * 7 + b"\x7f" + whole[8:],
         "not json": struct.pack("<Q", 16) + b"this is no json!" + b"\0" * 64,
-        "overlap": _with_header(b'{"param.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
-                                b'"grad.w":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}', 12),
+        "overlap": _with_header(
+            b'{"param.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+            b'"grad.w":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',
+            12,
+        ),
         "truncated": whole[:-5],
         "empty": b"",
         "missing": None,

@@ -12,10 +12,22 @@ NEWTON_SCHULZ = {"ns_dtype", "ns_form"}
 
 # MB of 10^6 bytes in the paper's systems table.
 PUBLISHED = {
-    "qwen2-114m": {"adamw": 913.0, "muon": 611.0, "soap": 2643.2, "mars-m": 913.0,
-                   "ademamix": 1369.6, "rode": 611.0},
-    "resnet50": {"adamw": 204.5, "muon": 102.4, "soap": 630.3, "mars-m": 204.5,
-                 "ademamix": 306.7, "rode": 102.4},
+    "qwen2-114m": {
+        "adamw": 913.0,
+        "muon": 611.0,
+        "soap": 2643.2,
+        "mars-m": 913.0,
+        "ademamix": 1369.6,
+        "rode": 611.0,
+    },
+    "resnet50": {
+        "adamw": 204.5,
+        "muon": 102.4,
+        "soap": 630.3,
+        "mars-m": 204.5,
+        "ademamix": 306.7,
+        "rode": 102.4,
+    },
 }
 FLOAT = 4  # bytes
 SCALARS = 8 * 512  # one-element entries: at most a few a tensor
@@ -23,8 +35,15 @@ SCALARS = 8 * 512  # one-element entries: at most a few a tensor
 
 def qwen2_114m():
     width, kv, hidden = 768, 256, 2048
-    matrices = 12 * [(width, width), (width, width), (kv, width), (kv, width),
-                     (hidden, width), (hidden, width), (width, hidden)]
+    matrices = 12 * [
+        (width, width),
+        (width, width),
+        (kv, width),
+        (kv, width),
+        (hidden, width),
+        (hidden, width),
+        (width, hidden),
+    ]
     rest = [(50257, width), (width,)] + 12 * [(width,), (kv,), (kv,), (width,), (width,)]
     return matrices, rest
 
@@ -59,8 +78,19 @@ def count(shapes):
 def tensor_bytes(optimizer, matrices, rest):
     """Bytes of the state tensors, from the shapes alone."""
     managed, delegated = count(matrices), count(rest)
-    buffers = {"rode": 1, "rode-snr": 1, "rode-fixed": 1, "muon": 1, "muon-rms": 1,
-               "muon-normproj": 1, "soap": 2, "mars-m": 2, "ademamix": 3, "adamw": 2, "sgd": 1}
+    buffers = {
+        "rode": 1,
+        "rode-snr": 1,
+        "rode-fixed": 1,
+        "muon": 1,
+        "muon-rms": 1,
+        "muon-normproj": 1,
+        "soap": 2,
+        "mars-m": 2,
+        "ademamix": 3,
+        "adamw": 2,
+        "sgd": 1,
+    }
     if optimizer == "adafactor":
         rows = sum(count([shape[:-1]]) + count([shape[:-2] + shape[-1:]]) for shape in matrices)
         factored = [shape for shape in rest if len(shape) > 1]
@@ -119,10 +149,13 @@ def test_listed_keys_can_be_set_to_their_defaults(rode, optimizer):
     """Whatever the list prints is accepted back, and changes nothing."""
     from harness import assert_same_bits, tensors_of
     from problems import problem
+
     tensors = tensors_of({"w": problem((12, 8)), "b": problem((5,))})
-    options = {key: tuple(value) if isinstance(value, list) else value
-               for key, value in defaults_of(listed(rode)[optimizer]).items()
-               if value not in (None, "")}
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in defaults_of(listed(rode)[optimizer]).items()
+        if value not in (None, "")
+    }
     assert_same_bits(rode.step(optimizer, tensors), rode.step(optimizer, tensors, options=options))
 
 
@@ -160,12 +193,30 @@ def test_other_models_are_known(rode, model, parameters):
 
 @pytest.mark.parametrize("optimizer", ["rode", "muon", "adamw", "soap"])
 def test_bench_step_reports_its_keys(rode, optimizer):
-    done = rode.call("bench", "step", "--shapes", "64x32x4,32x32x2", "--optimizer", optimizer,
-                     "--threads", "2", "--json")
+    done = rode.call(
+        "bench",
+        "step",
+        "--shapes",
+        "64x32x4,32x32x2",
+        "--optimizer",
+        optimizer,
+        "--threads",
+        "2",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    for key in ("shapes", "optimizer", "backend", "threads", "median_ms", "spread_ms", "state_bytes",
-                "workspace_bytes", "blas_share"):
+    for key in (
+        "shapes",
+        "optimizer",
+        "backend",
+        "threads",
+        "median_ms",
+        "spread_ms",
+        "state_bytes",
+        "workspace_bytes",
+        "blas_share",
+    ):
         assert key in report, key
     assert (report["optimizer"], report["threads"], report["backend"]) == (optimizer, 2, "cpu")
     assert report["median_ms"] > 0 and report["spread_ms"] >= 0

@@ -56,7 +56,8 @@ void check_round_trip(const SafetensorsFile& file) {
     entries.push_back({name, file.tensor(name)});
     sum = sum + read_all(entries.back().view);
   }
-  const auto again = SafetensorsFile::parse(serialize_safetensors(entries, file.metadata()), "again");
+  const auto again =
+      SafetensorsFile::parse(serialize_safetensors(entries, file.metadata()), "again");
   require(again.metadata() == file.metadata(), "metadata changed by the round trip");
   require(again.names().size() == entries.size(), "number of tensors changed by the round trip");
   for (const TensorEntry& entry : entries) {
@@ -81,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   } catch (const rode::Error& error) {
     require(error.kind() == rode::ErrorKind::file, "an error of another kind than file");
-    require(std::string_view(error.what()).starts_with("[safetensors] file 'fuzz': "), error.what());
+    require(std::string_view(error.what()).starts_with("[safetensors] file 'fuzz': "),
+            error.what());
     require(std::string_view(error.what()).size() < 1000, "the input floods the message");
   }
   return 0;
@@ -98,10 +100,12 @@ std::vector<std::string> fuzz_seeds() {
       {entry("w", {2, 3}, D::f32)},
       {entry("state.w.momentum", {3, 2}, D::f64), entry("state.w.step", {1}, D::i64),
        entry("param.w", {3, 2}, D::bf16), entry("mask", {3}, D::boolean)},
-      {entry("scalar", {}, D::u8), entry("empty", {0, 4}, D::f16), entry("r8", {1, 1, 1, 1, 1, 1, 1, 2}, D::i32)}};
+      {entry("scalar", {}, D::u8), entry("empty", {0, 4}, D::f16),
+       entry("r8", {1, 1, 1, 1, 1, 1, 1, 2}, D::i32)}};
   std::vector<std::string> seeds;
   for (const auto& entries : contents) {
-    for (const auto& metadata : {std::map<std::string, std::string>{}, {{"format", "pt"}, {"k\n", "\"é\""}}}) {
+    for (const auto& metadata :
+         {std::map<std::string, std::string>{}, {{"format", "pt"}, {"k\n", "\"é\""}}}) {
       const auto bytes = serialize_safetensors(entries, metadata);
       seeds.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Seeded mutations of fuzz inputs: bytes, integers at their limits, JSON tokens, splices.
 #include "fuzz/mutator.h"
 
 #include <algorithm>
@@ -16,22 +17,95 @@ constexpr std::size_t kLongestInput = 1U << 16U;
 constexpr std::size_t kLargestPool = 512;
 constexpr std::size_t kLengthBytes = 8;
 
-constexpr std::array<std::uint64_t, 18> kBoundaries{
-    0, 1, 2, 3, 7, 8, 9, 127, 255, 256, 65535, 65536, 100'000'000, 100'000'001,
-    0x7fffffffULL, 0x100000000ULL, 0x7fffffffffffffffULL, ~0ULL};
+constexpr std::array<std::uint64_t, 18> kBoundaries{0,
+                                                    1,
+                                                    2,
+                                                    3,
+                                                    7,
+                                                    8,
+                                                    9,
+                                                    127,
+                                                    255,
+                                                    256,
+                                                    65535,
+                                                    65536,
+                                                    100'000'000,
+                                                    100'000'001,
+                                                    0x7fffffffULL,
+                                                    0x100000000ULL,
+                                                    0x7fffffffffffffffULL,
+                                                    ~0ULL};
 
-constexpr std::array<std::string_view, 20> kNumberTexts{
-    "0", "1", "2", "4", "8", "9", "-1", "-0", "1.0", "1e3", "1e999", "4294967296", "2147483648",
-    "4611686018427387904", "9223372036854775807", "9223372036854775808", "18446744073709551615",
-    "18446744073709551616", "nan", "inf"};
+constexpr std::array<std::string_view, 20> kNumberTexts{"0",
+                                                        "1",
+                                                        "2",
+                                                        "4",
+                                                        "8",
+                                                        "9",
+                                                        "-1",
+                                                        "-0",
+                                                        "1.0",
+                                                        "1e3",
+                                                        "1e999",
+                                                        "4294967296",
+                                                        "2147483648",
+                                                        "4611686018427387904",
+                                                        "9223372036854775807",
+                                                        "9223372036854775808",
+                                                        "18446744073709551615",
+                                                        "18446744073709551616",
+                                                        "nan",
+                                                        "inf"};
 
 // Words of the safetensors header and of option texts.
-constexpr std::array<std::string_view, 48> kTokens{
-    "{", "}", "[", "]", ",", ":", "\"", "=", " ", "null", "true", "false", "\"dtype\"", "\"shape\"",
-    "\"data_offsets\"", "\"__metadata__\"", "\"F64\"", "\"F32\"", "\"F16\"", "\"BF16\"", "\"I64\"",
-    "\"I32\"", "\"I16\"", "\"I8\"", "\"U64\"", "\"U8\"", "\"BOOL\"", "\"\"", "{}", "[]", "[0,0]",
-    "\\u0000", "\\ud800", "\\n", "lr=", "momentum=", "betas=", "radius=", "learned", "adaptive",
-    "fixed", "guarded", "every", "final", "splits=", "0.9,0.95", "+", "*"};
+constexpr std::array<std::string_view, 48> kTokens{"{",
+                                                   "}",
+                                                   "[",
+                                                   "]",
+                                                   ",",
+                                                   ":",
+                                                   "\"",
+                                                   "=",
+                                                   " ",
+                                                   "null",
+                                                   "true",
+                                                   "false",
+                                                   "\"dtype\"",
+                                                   "\"shape\"",
+                                                   "\"data_offsets\"",
+                                                   "\"__metadata__\"",
+                                                   "\"F64\"",
+                                                   "\"F32\"",
+                                                   "\"F16\"",
+                                                   "\"BF16\"",
+                                                   "\"I64\"",
+                                                   "\"I32\"",
+                                                   "\"I16\"",
+                                                   "\"I8\"",
+                                                   "\"U64\"",
+                                                   "\"U8\"",
+                                                   "\"BOOL\"",
+                                                   "\"\"",
+                                                   "{}",
+                                                   "[]",
+                                                   "[0,0]",
+                                                   "\\u0000",
+                                                   "\\ud800",
+                                                   "\\n",
+                                                   "lr=",
+                                                   "momentum=",
+                                                   "betas=",
+                                                   "radius=",
+                                                   "learned",
+                                                   "adaptive",
+                                                   "fixed",
+                                                   "guarded",
+                                                   "every",
+                                                   "final",
+                                                   "splits=",
+                                                   "0.9,0.95",
+                                                   "+",
+                                                   "*"};
 
 // The header length that the input carries, where it is plausible: text inputs have none.
 std::optional<std::uint64_t> header_length(const std::string& input) {
@@ -156,9 +230,12 @@ void Mutator::patch_number_text(std::string& input) {
 void Mutator::patch_header_length(std::string& input) {
   const auto length = header_length(input);
   if (!length) return;
-  const std::array<std::uint64_t, 6> candidates{
-      *length + 1, *length - 1, input.size() - kLengthBytes, input.size() - kLengthBytes + 1,
-      input.size(), kBoundaries[below(kBoundaries.size())]};
+  const std::array<std::uint64_t, 6> candidates{*length + 1,
+                                                *length - 1,
+                                                input.size() - kLengthBytes,
+                                                input.size() - kLengthBytes + 1,
+                                                input.size(),
+                                                kBoundaries[below(kBoundaries.size())]};
   const std::uint64_t value = candidates[below(candidates.size())];
   std::memcpy(input.data(), &value, kLengthBytes);
 }

@@ -5,11 +5,8 @@
 //   fuzz_x --replay FILE...       runs these inputs once each
 //   fuzz_x --write-seeds DIR      writes the built-in seeds, as a corpus for libFuzzer
 //
-// Exit 0: nothing crashed; 2: wrong usage. A crash or a hang first writes the input to DIR/crash-<seed>.
-#include <fcntl.h>
-#include <signal.h>
-#include <unistd.h>
-
+// Exit 0: nothing crashed; 2: wrong usage. A crash or a hang first writes the input to
+// DIR/crash-<seed>.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -27,6 +24,10 @@
 #include <string_view>
 #include <system_error>
 #include <tuple>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "fuzz/fuzz_target.h"
 #include "fuzz/mutator.h"
@@ -56,7 +57,9 @@ std::size_t g_input_size = 0;
 std::array<char, 4096> g_artifact{};
 std::atomic_flag g_saved = ATOMIC_FLAG_INIT;
 
-void print(std::string_view text) { std::ignore = ::write(STDERR_FILENO, text.data(), text.size()); }
+void print(std::string_view text) {
+  std::ignore = ::write(STDERR_FILENO, text.data(), text.size());
+}
 
 // Only async-signal-safe calls. Once: a sanitizer's report may be followed by a signal.
 void save_input() {
@@ -110,7 +113,7 @@ void install_handlers() {
   } else {
     ::sigaltstack(&alternative, nullptr);
   }
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_ONSTACK;
   // Faults under a sanitizer stay its own: its report is worth more than a bare signal.

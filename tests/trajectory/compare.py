@@ -74,7 +74,7 @@ def _up_to_sign(basis, expected):
 def assert_state(output, trajectory, name="w", soap=False, tol=None):
     """State tensors agree relative to their norm, and no key is missing or added."""
     prefix = f"state.{name}."
-    found = {key[len(prefix):] for key in output if key.startswith(prefix)}
+    found = {key[len(prefix) :] for key in output if key.startswith(prefix)}
     assert found == set(trajectory.state), f"state keys {sorted(found)}"
     tol = tolerance(trajectory.steps) if tol is None else tol
     for key, expected in trajectory.state.items():

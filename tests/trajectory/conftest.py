@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import harness  # noqa: E402
-
-# Bit-equality of the oracle's own products does not matter, but its time does: the
-# oracles' matrices are too small for threads.
-torch.set_num_threads(2)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes one case for `rode step`: in.safetensors and what the oracle makes of it.
 
-    python tests/trajectory/generate.py --optimizer rode --shape 96x32 --steps 20 --out DIR
-    rode step --optimizer rode --steps 20 --in DIR/in.safetensors --out DIR/out.safetensors
+python tests/trajectory/generate.py --optimizer rode --shape 96x32 --steps 20 --out DIR
+rode step --optimizer rode --steps 20 --in DIR/in.safetensors --out DIR/out.safetensors
 """
 
 import argparse
@@ -47,8 +47,9 @@ def expected_tensors(trajectory, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--optimizer", required=True, choices=sorted(DEFAULTS))
     parser.add_argument("--shape", default="96x32", help="extents joined by x")
     parser.add_argument("--steps", type=int, default=1)
@@ -57,8 +58,9 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--name", default="w", help="the parameter's name")
     parser.add_argument("--rest", action="store_true", help="step by the rest's rule")
-    parser.add_argument("--soap-state", action="store_true",
-                        help="start SOAP from full-rank factors")
+    parser.add_argument(
+        "--soap-state", action="store_true", help="start SOAP from full-rank factors"
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory to write into")
     args = parser.parse_args()
 
@@ -66,14 +68,17 @@ def main():
     p = problem(parse_shape(args.shape), args.steps, args.seed, args.spectrum)
     if args.soap_state:
         p = with_soap_state(p)
-    trajectory = follow(args.optimizer, p, options, name=args.name,
-                        matrix=False if args.rest else None)
+    trajectory = follow(
+        args.optimizer, p, options, name=args.name, matrix=False if args.rest else None
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     inputs = {key: np.ascontiguousarray(value) for key, value in tensors_of({args.name: p}).items()}
     save_file(inputs, str(args.out / "in.safetensors"))
     save_file(expected_tensors(trajectory, args.name), str(args.out / "expected.safetensors"))
-    print(f"{args.out}: {args.optimizer}, {args.shape}, {args.steps} steps, seed {args.seed}, "
-          f"bound {trajectory.bound():.3e}")
+    print(
+        f"{args.out}: {args.optimizer}, {args.shape}, {args.steps} steps, seed {args.seed}, "
+        f"bound {trajectory.bound():.3e}"
+    )
 
 
 if __name__ == "__main__":

@@ -5,9 +5,16 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
+# The oracles' matrices are too small for threads, which numpy's BLAS would start all the
+# same; the binary keeps the caller's environment.
+ENVIRONMENT = dict(os.environ)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+torch.set_num_threads(1)
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
@@ -54,8 +61,13 @@ class Rode:
 
     def call(self, *arguments):
         """Runs with the arguments as given; the result carries code, stdout, stderr."""
-        return subprocess.run([str(self.binary), *map(str, arguments)], capture_output=True,
-                              text=True, timeout=TIMEOUT_S)
+        return subprocess.run(
+            [str(self.binary), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            env=ENVIRONMENT,
+        )
 
     def write(self, tensors, name=None):
         self.count += 1
@@ -63,10 +75,30 @@ class Rode:
         save_file({key: to_torch(value) for key, value in tensors.items()}, str(path))
         return path
 
-    def step_arguments(self, optimizer, source, target, *, options=None, steps=1, threads=None,
-                       backend=None, route=None, extra=()):
-        arguments = ["step", "--optimizer", optimizer, "--in", source, "--out", target,
-                     "--steps", steps]
+    def step_arguments(
+        self,
+        optimizer,
+        source,
+        target,
+        *,
+        options=None,
+        steps=1,
+        threads=None,
+        backend=None,
+        route=None,
+        extra=(),
+    ):
+        arguments = [
+            "step",
+            "--optimizer",
+            optimizer,
+            "--in",
+            source,
+            "--out",
+            target,
+            "--steps",
+            steps,
+        ]
         for key, value in (options or {}).items():
             arguments += ["--set", f"{key}={option_text(value)}"]
         for flag, value in (("--threads", threads), ("--backend", backend), ("--route", route)):

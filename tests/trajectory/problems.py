@@ -52,8 +52,9 @@ def spaced(rng, shape):
 SPECTRA = {"gaussian": gaussian, "harmonic": harmonic, "spaced": spaced}
 
 
-def problem(shape, steps=1, seed=1, spectrum="gaussian", weight_scale=0.02, grad_scale=0.05,
-            common=COMMON):
+def problem(
+    shape, steps=1, seed=1, spectrum="gaussian", weight_scale=0.02, grad_scale=0.05, common=COMMON
+):
     """fp32 weights like an initialisation, and `steps` correlated fp32 gradients."""
     rng = np.random.default_rng([seed, *shape, sum(map(ord, spectrum))])
     draw = SPECTRA[spectrum] if len(shape) > 1 else gaussian

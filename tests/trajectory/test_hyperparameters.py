@@ -69,7 +69,8 @@ RODE = [
     ("snr_min", 0.97, {"snr": True}, lambda: matrices(common=0.1)),
     ("splits", "w=2", {}, matrices),
     ("splits", "*=8+32", {}, matrices),
-    *NEWTON_SCHULZ, *REST_ADAMW,
+    *NEWTON_SCHULZ,
+    *REST_ADAMW,
 ]
 MUON = [
     ("lr", 5e-2, {}, matrices),
@@ -83,7 +84,8 @@ MUON = [
     ("coefficients", "you", {}, matrices),
     ("coefficients", "polar_express", {}, matrices),
     ("splits", "w=2", {}, matrices),
-    *NEWTON_SCHULZ, *REST_ADAMW,
+    *NEWTON_SCHULZ,
+    *REST_ADAMW,
 ]
 
 
@@ -93,15 +95,31 @@ def soap_case():
 
 CASES = {
     "rode": RODE,
-    "rode-snr": [("lr", 1e-2, {}, matrices), ("lr_rho", 5e-2, {}, matrices),
-                 ("snr", False, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
-    "rode-fixed": [("lr", 5e-3, {}, matrices), ("radius", "learned", {"lr_rho": 1e-2}, matrices),
-                   ("momentum", 0.5, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "rode-snr": [
+        ("lr", 1e-2, {}, matrices),
+        ("lr_rho", 5e-2, {}, matrices),
+        ("snr", False, {}, matrices),
+        ("lr_rest", 1e-2, {}, vectors),
+    ],
+    "rode-fixed": [
+        ("lr", 5e-3, {}, matrices),
+        ("radius", "learned", {"lr_rho": 1e-2}, matrices),
+        ("momentum", 0.5, {}, matrices),
+        ("lr_rest", 1e-2, {}, vectors),
+    ],
     "muon": MUON,
-    "muon-rms": [("lr", 2e-2, {}, matrices), ("scale", "original", {}, matrices),
-                 ("weight_decay", 0.3, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
-    "muon-normproj": [("lr", 2e-2, {}, matrices), ("constraint", "none", {}, matrices),
-                      ("momentum", 0.5, {}, matrices), ("lr_rest", 1e-2, {}, vectors)],
+    "muon-rms": [
+        ("lr", 2e-2, {}, matrices),
+        ("scale", "original", {}, matrices),
+        ("weight_decay", 0.3, {}, matrices),
+        ("lr_rest", 1e-2, {}, vectors),
+    ],
+    "muon-normproj": [
+        ("lr", 2e-2, {}, matrices),
+        ("constraint", "none", {}, matrices),
+        ("momentum", 0.5, {}, matrices),
+        ("lr_rest", 1e-2, {}, vectors),
+    ],
     "soap": [
         ("lr", 1e-2, {}, soap_case),
         ("weight_decay", 0.5, {}, soap_case),
@@ -120,7 +138,8 @@ CASES = {
         ("eps", 0.1, {}, matrices),
         ("coefficients", "you", {}, matrices),
         ("coefficients", "polar_express", {}, matrices),
-        *NEWTON_SCHULZ, *REST_ADAMW,
+        *NEWTON_SCHULZ,
+        *REST_ADAMW,
     ],
     "ademamix": [
         ("lr", 1e-3, {}, matrices),
@@ -160,8 +179,11 @@ CASES = {
         *REST_SAME_RULE,
     ],
 }
-FLAT = [pytest.param(optimizer, *case, id=f"{optimizer}-{case[0]}={case[1]}-{i}")
-        for optimizer, cases in CASES.items() for i, case in enumerate(cases)]
+FLAT = [
+    pytest.param(optimizer, *case, id=f"{optimizer}-{case[0]}={case[1]}-{i}")
+    for optimizer, cases in CASES.items()
+    for i, case in enumerate(cases)
+]
 
 
 def moved_by(optimizer, key, value, base, make):
@@ -186,8 +208,12 @@ def test_the_option_is_followed(rode, optimizer, key, value, base, make):
 
 
 def test_every_option_has_a_case():
-    covered_by_family = {"rode-snr": "rode", "rode-fixed": "rode", "muon-rms": "muon",
-                         "muon-normproj": "muon"}
+    covered_by_family = {
+        "rode-snr": "rode",
+        "rode-fixed": "rode",
+        "muon-rms": "muon",
+        "muon-normproj": "muon",
+    }
     for optimizer, options in oracles.DEFAULTS.items():
         keys = {case[0] for case in CASES[optimizer]}
         keys |= {case[0] for case in CASES.get(covered_by_family.get(optimizer), [])}

@@ -38,7 +38,9 @@ def part(problems, window):
 def test_continues_bit_for_bit_through_the_file(rode, optimizer, options):
     problems = several(20, [(24, 24), (32, 16), (16, 32), (5, 4, 3), (9,)])
     whole = rode.step(optimizer, tensors_of(problems), steps=20, options=options)
-    first = rode.step(optimizer, tensors_of(part(problems, slice(0, 10))), steps=10, options=options)
+    first = rode.step(
+        optimizer, tensors_of(part(problems, slice(0, 10))), steps=10, options=options
+    )
     tensors = tensors_of(part(problems, slice(10, 20)))
     tensors.update(state_tensors(first))
     second = rode.step(optimizer, tensors, steps=10, options=options)
@@ -53,7 +55,9 @@ def test_threads_do_not_change_a_bit(rode, optimizer, options):
     tensors = tensors_of(several(3, shapes))
     one = rode.step(optimizer, tensors, steps=3, threads=1, options=options)
     for threads in (2, 5):
-        assert_same_bits(one, rode.step(optimizer, tensors, steps=3, threads=threads, options=options))
+        assert_same_bits(
+            one, rode.step(optimizer, tensors, steps=3, threads=threads, options=options)
+        )
 
 
 # The reference keeps its state in full precision, whatever state_dtype says.
@@ -62,8 +66,14 @@ FULL_STATE = [case for case in VARIANTS if "state_dtype" not in case[1]]
 
 @pytest.mark.parametrize("optimizer,options", FULL_STATE, ids=str)
 def test_reference_backend_agrees(rode, optimizer, options):
-    shapes = [(24, 24), (1, 1), (5,)] if optimizer == "soap" else [(24, 24), (40, 24), (12, 20), (1, 1), (5,)]
-    problems = {f"m{i}": problem(shape, 4, seed=3, spectrum="spaced") for i, shape in enumerate(shapes)}
+    shapes = (
+        [(24, 24), (1, 1), (5,)]
+        if optimizer == "soap"
+        else [(24, 24), (40, 24), (12, 20), (1, 1), (5,)]
+    )
+    problems = {
+        f"m{i}": problem(shape, 4, seed=3, spectrum="spaced") for i, shape in enumerate(shapes)
+    }
     tensors = tensors_of(problems)
     fast = rode.step(optimizer, tensors, steps=4, options=options, backend="cpu")
     slow = rode.step(optimizer, tensors, steps=4, options=options, backend="reference")
@@ -132,8 +142,11 @@ def test_radius_is_the_norm_that_was_asked_for(rode):
     norm = float(output["param.w"].double().norm())
     assert abs(norm - float(output["diag.w.rho_next"])) <= 2.0**-20 * norm
     start = np.linalg.norm(p.weight.astype(np.float64))
-    for optimizer, options in [("rode-fixed", {}), ("muon-normproj", {}),
-                               ("muon", {"constraint": "hyperball"})]:
+    for optimizer, options in [
+        ("rode-fixed", {}),
+        ("muon-normproj", {}),
+        ("muon", {"constraint": "hyperball"}),
+    ]:
         fixed = rode.step_problem(optimizer, p, options=options)
         assert abs(float(fixed["param.w"].double().norm()) - start) <= 2.0**-20 * start
         assert abs(float(fixed["state.w.radius"]) - start) <= tolerance(1) * start

@@ -39,7 +39,9 @@ def test_plain_adamw_and_sgd_equal_pytorch():
             assert np.allclose(plain.state[key], value, rtol=1e-9, atol=0), key
 
 
-@pytest.mark.parametrize("optimizer,adjust", [("muon", "original"), ("muon-rms", "match_rms_adamw")])
+@pytest.mark.parametrize(
+    "optimizer,adjust", [("muon", "original"), ("muon-rms", "match_rms_adamw")]
+)
 @pytest.mark.parametrize("shape", [(96, 32), (32, 96), (64, 64)])
 @pytest.mark.parametrize("spectrum", ["gaussian", "harmonic"])
 def test_muon_follows_pytorch_within_bf16(optimizer, adjust, shape, spectrum):
@@ -67,7 +69,9 @@ def test_rode_keeps_the_radius_and_the_displacement_identity(shape, direction):
     assert math.isclose(np.linalg.norm(t.weight), d["rho_next"], rel_tol=EXACT)
     moved = distance(t.weight, t.start) ** 2
     angle = d["theta"] if direction == "geodesic" else math.atan(d["theta"])
-    expected = (d["rho_next"] - d["rho"]) ** 2 + 2 * d["rho"] * d["rho_next"] * (1 - math.cos(angle))
+    expected = (d["rho_next"] - d["rho"]) ** 2 + 2 * d["rho"] * d["rho_next"] * (
+        1 - math.cos(angle)
+    )
     assert math.isclose(moved, expected, rel_tol=1e-9)
 
 
@@ -80,7 +84,10 @@ def test_rode_direction_ignores_the_scale_of_gradient_and_weight():
     base = follow("rode", p, {"radius": "fixed"})
     unit = lambda w: w / np.linalg.norm(w)
     for other in (scaled_g, scaled_w):
-        assert distance(unit(follow("rode", other, {"radius": "fixed"}).weight), unit(base.weight)) < 1e-10
+        assert (
+            distance(unit(follow("rode", other, {"radius": "fixed"}).weight), unit(base.weight))
+            < 1e-10
+        )
 
 
 def test_rode_leaks_exactly_the_rotated_radial_part():
@@ -93,7 +100,9 @@ def test_rode_leaks_exactly_the_rotated_radial_part():
     u0, u1 = w0 / np.linalg.norm(w0), w1 / np.linalg.norm(w1)
     radial = a * u0
     leaked = options["momentum"] * (radial - np.sum(radial * u1) * u1)
-    assert math.isclose(np.linalg.norm(leaked), abs(options["momentum"] * a * math.sin(theta)), rel_tol=1e-9)
+    assert math.isclose(
+        np.linalg.norm(leaked), abs(options["momentum"] * a * math.sin(theta)), rel_tol=1e-9
+    )
 
 
 def test_reprojecting_every_iteration_diverges_and_the_guard_stops_it():
@@ -106,10 +115,17 @@ def test_reprojecting_every_iteration_diverges_and_the_guard_stops_it():
 
 
 def test_newton_schulz_maps_singular_values_by_its_polynomial():
-    for coefficients, low, high in [("jordan", 0.68, 1.13), ("you", 0.978, 1.032),
-                                    ("polar_express", 0.86, 1.14)]:
-        image = np.array([newton_schulz(np.array([[x]]), coefficients, 5)[0, 0]
-                          for x in np.linspace(0.01, 1, 5000)])
+    for coefficients, low, high in [
+        ("jordan", 0.68, 1.13),
+        ("you", 0.978, 1.032),
+        ("polar_express", 0.86, 1.14),
+    ]:
+        image = np.array(
+            [
+                newton_schulz(np.array([[x]]), coefficients, 5)[0, 0]
+                for x in np.linspace(0.01, 1, 5000)
+            ]
+        )
         assert low - 6e-3 < image.min() and image.max() < high + 6e-3, coefficients
 
 
@@ -150,7 +166,9 @@ def test_soap_with_identity_bases_is_adam_and_bases_stay_orthogonal():
     changed = {"precondition_frequency": 100, "weight_decay": 0.0, "eps": 1e-30}
     soap = follow("soap", p, changed)
     p.state = {}
-    adam = follow("adamw", p, {"lr": 2.9e-3, "betas": (0.95, 0.95), "weight_decay": 0.0, "eps": 1e-30})
+    adam = follow(
+        "adamw", p, {"lr": 2.9e-3, "betas": (0.95, 0.95), "weight_decay": 0.0, "eps": 1e-30}
+    )
     assert distance(soap.weight, adam.weight) <= 1e-9 * distance(adam.weight, adam.start)
     turned = follow("soap", problem((6, 5, 3, 3), 20), {"precondition_frequency": 3})
     for i in range(4):

@@ -28,8 +28,13 @@ SHAPES = {
 }
 # A dotted component begins with "emb" or "unembed", or equals one of the known names.
 # "tok_emb" begins with neither: by name alone it is a matrix.
-LANGUAGE = {"tok_emb.weight", "h.0.attn.c_attn.weight", "h.0.mlp.memb.weight",
-            "h.0.headroom.weight", "h.0.attn.output_proj.weight"}
+LANGUAGE = {
+    "tok_emb.weight",
+    "h.0.attn.c_attn.weight",
+    "h.0.mlp.memb.weight",
+    "h.0.headroom.weight",
+    "h.0.attn.output_proj.weight",
+}
 RANK2 = {name for name, shape in SHAPES.items() if len(shape) == 2}
 RANK2_AND_MORE = {name for name, shape in SHAPES.items() if len(shape) >= 2}
 ROUTES = {
@@ -65,7 +70,9 @@ def test_route(rode, optimizer, route):
 
 
 def test_split_patterns_choose_parameters_by_name(rode):
-    problems = {name: problem((24, 8), 3) for name in ("h.0.qkv.weight", "h.1.qkv.weight", "h.1.out.weight")}
+    problems = {
+        name: problem((24, 8), 3) for name in ("h.0.qkv.weight", "h.1.qkv.weight", "h.1.out.weight")
+    }
     splits = "h.0.*=8+8+8,*.qkv.weight=12+12"
     for optimizer in ("rode", "muon-rms", "muon-normproj"):
         output = rode.step(optimizer, tensors_of(problems), steps=3, options={"splits": splits})
@@ -75,14 +82,21 @@ def test_split_patterns_choose_parameters_by_name(rode):
             assert_state(output, trajectory, name=name)
 
 
-@pytest.mark.parametrize("optimizer,options", [
-    ("rode", {"splits": "c=12+4+8"}), ("muon", {}), ("muon-rms", {"splits": "c=3"}), ("mars-m", {}),
-])
+@pytest.mark.parametrize(
+    "optimizer,options",
+    [
+        ("rode", {"splits": "c=12+4+8"}),
+        ("muon", {}),
+        ("muon-rms", {"splits": "c=3"}),
+        ("mars-m", {}),
+    ],
+)
 def test_matrices_stored_fan_in_first_use_their_true_fan_out(rode, optimizer, options):
     """Hugging Face GPT-2's Conv1D keeps the transpose: scale and blocks must not."""
     problems = {"c": problem((8, 24), 3), "d": problem((8, 24), 3, seed=2)}
-    output = rode.step(optimizer, tensors_of(problems), steps=3, options=options,
-                       extra=["--layout", "c=in_out"])
+    output = rode.step(
+        optimizer, tensors_of(problems), steps=3, options=options, extra=["--layout", "c=in_out"]
+    )
     for name, p in problems.items():
         trajectory = follow(optimizer, p, options, name=name, in_out=name == "c")
         assert_weight(output[f"param.{name}"], trajectory, what=name)
@@ -91,8 +105,12 @@ def test_matrices_stored_fan_in_first_use_their_true_fan_out(rode, optimizer, op
 
 def test_overrides_win_over_the_route(rode):
     problems = {name: problem((12, 8), 3, seed=i) for i, name in enumerate(("a", "b", "c"))}
-    output = rode.step("rode", tensors_of(problems), steps=3,
-                       extra=["--override", "a=rest", "--override", "b=frozen"])
+    output = rode.step(
+        "rode",
+        tensors_of(problems),
+        steps=3,
+        extra=["--override", "a=rest", "--override", "b=frozen"],
+    )
     assert_weight(output["param.a"], follow("rode", problems["a"], matrix=False))
     assert_weight(output["param.c"], follow("rode", problems["c"]))
     assert (output["param.b"].numpy() == problems["b"].weight).all()

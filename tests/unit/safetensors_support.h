@@ -2,8 +2,6 @@
 // Helpers of the safetensors tests: raw files, and a directory that cleans up after itself.
 #pragma once
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +16,8 @@
 #include <string_view>
 #include <system_error>
 #include <vector>
+
+#include <unistd.h>
 
 namespace rode::test {
 

@@ -2,8 +2,6 @@
 // Reading and writing of safetensors files that are what they claim to be.
 #include "rode/safetensors.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,6 +10,8 @@
 #include <cstring>
 #include <numeric>
 
+#include <gtest/gtest.h>
+
 #include "rode/error.h"
 #include "unit/safetensors_support.h"
 
@@ -19,12 +19,12 @@ namespace rode {
 namespace {
 
 namespace fs = std::filesystem;
-using test::TemporaryDirectory;
 using test::file_bytes;
 using test::safetensors_bytes;
+using test::TemporaryDirectory;
 
-constexpr std::array kAllDTypes{DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64,
-                                DType::i32, DType::i16, DType::i8,  DType::u64,  DType::u32,
+constexpr std::array kAllDTypes{DType::f64, DType::f32, DType::f16,    DType::bf16, DType::i64,
+                                DType::i32, DType::i16, DType::i8,     DType::u64,  DType::u32,
                                 DType::u16, DType::u8,  DType::boolean};
 
 // One tensor of 3 x 5 a dtype, every byte different from its neighbours.
@@ -105,7 +105,8 @@ TEST(Safetensors, OrdersByElementSizeThenNameAndAlignsTheData) {
   EXPECT_EQ(file.names(), (std::vector<std::string>{"y", "b", "z", "a"}));
   // Aligned in place: consecutive tensors are neighbours, so none was copied away.
   EXPECT_EQ(static_cast<const char*>(file.tensor("b").data) -
-                static_cast<const char*>(file.tensor("y").data), 16);
+                static_cast<const char*>(file.tensor("y").data),
+            16);
 }
 
 TEST(Safetensors, ScalarsAndTensorsWithoutElementsAreLegal) {
@@ -130,9 +131,9 @@ TEST(Safetensors, AFileWithoutTensorsIsLegal) {
 TEST(Safetensors, MisalignedForeignTensorsAreCopiedToAlignedMemory) {
   // A header of odd length, and a byte before the floats: misaligned whichever way it is stored.
   for (const char* padding : {"", " ", "  ", "   "}) {
-    const std::string json =
-        R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-        R"("w":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})" + std::string(padding);
+    const std::string json = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                             R"("w":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})" +
+                             std::string(padding);
     const std::array<float, 2> values{1.5F, -2.0F};
     std::string data = "x";
     data.append(reinterpret_cast<const char*>(values.data()), sizeof values);
@@ -161,9 +162,10 @@ TEST(Safetensors, AnUnknownNameIsAnsweredWithTheNearestOne) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::state_mismatch);
-    EXPECT_STREQ(error.what(),
-                 "[safetensors] file 'x.safetensors': tensor 'tensro.BF16': is not in the file; "
-                 "expected one of its 13 names, nearest 'tensor.BF16'; check the name and the file");
+    EXPECT_STREQ(
+        error.what(),
+        "[safetensors] file 'x.safetensors': tensor 'tensro.BF16': is not in the file; "
+        "expected one of its 13 names, nearest 'tensor.BF16'; check the name and the file");
   }
 }
 
@@ -195,8 +197,8 @@ TEST(Safetensors, ReplacingAFileKeepsItsPermissionsAndFollowsLinks) {
 
 TEST(Safetensors, ReadsAFileOfAnotherWriter) {
   const char* given = std::getenv("RODE_SHARED_DATA");
-  const fs::path data = given != nullptr ? fs::path(given)
-                                         : fs::path(RODE_SOURCE_DIR) / ".." / "shared" / "data";
+  const fs::path data =
+      given != nullptr ? fs::path(given) : fs::path(RODE_SOURCE_DIR) / ".." / "shared" / "data";
   const fs::path path = data / "mnist_mlp_128.safetensors";
   if (!fs::exists(path)) GTEST_SKIP() << "no " << path << "; set RODE_SHARED_DATA";
   const auto file = SafetensorsFile::open(path);

@@ -31,9 +31,9 @@ enum class Rounding {
 enum class StateDType { fp32, bf16 };
 
 struct StorageOptions {
-  Rounding rounding = Rounding::nearest;  // bf16 parameters only
+  Rounding rounding = Rounding::nearest;      // bf16 parameters only
   StateDType state_dtype = StateDType::fp32;  // matrix- and parameter-sized state
-  std::uint64_t seed = 0;  // of stochastic rounding
+  std::uint64_t seed = 0;                     // of stochastic rounding
 };
 
 using Betas = std::array<double, 2>;

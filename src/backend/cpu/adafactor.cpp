@@ -25,14 +25,13 @@ constexpr std::int64_t kColumns = 256;
 RODE_VERSIONS
 void factored_run(const float* g, float on_row, const float* col, float* u, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) u[i] = g[i] * on_row / std::sqrt(col[i]);
+  for (std::int64_t i = 0; i < n; ++i) u[i] = rules::adafactor_factored(g[i], on_row, col[i]);
 }
 
-// v <- decay v + rest (g^2 + eps)
 RODE_VERSIONS
 void average_run(float decay, float rest, float eps, const float* g, float* v, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) v[i] = decay * v[i] + rest * (g[i] * g[i] + eps);
+  for (std::int64_t i = 0; i < n; ++i) v[i] = rules::adafactor_second(decay, rest, eps, g[i], v[i]);
 }
 
 RODE_VERSIONS
@@ -46,10 +45,8 @@ void add_squares(const float* g, double* sum, std::int64_t n) {
 
 struct Averager {
   double decay, eps;
-  // The mean of S = g^2 + eps from the sum of g^2 alone: eps would vanish in a sum.
   float operator()(float old, double sum, std::int64_t count) const {
-    const double mean = sum / static_cast<double>(count) + eps;
-    return static_cast<float>(decay * static_cast<double>(old) + (1 - decay) * mean);
+    return rules::adafactor_mean(decay, eps, old, sum, count);
   }
 };
 
@@ -59,7 +56,9 @@ struct Plane {
   float *row, *col;
   std::int64_t first;
   Plane(const AdafactorJob& owner, std::int64_t index)
-      : job(&owner), row(owner.row + index * owner.rows), col(owner.col + index * owner.cols),
+      : job(&owner),
+        row(owner.row + index * owner.rows),
+        col(owner.col + index * owner.cols),
         first(index * owner.rows * owner.cols) {}
 };
 
@@ -204,24 +203,25 @@ void run_in_order(Team& team, std::int64_t tasks, double* partial, const Sink& s
 template <class Sink>
 Pair whole_pass(const AdafactorJob& job, Team& team, double* partial, bool fresh, Averager average,
                 const Sink& sink) {
-  const auto decay = static_cast<float>(average.decay), rest = static_cast<float>(1 - average.decay),
-             eps = static_cast<float>(average.eps);
+  const auto decay = static_cast<float>(average.decay),
+             rest = static_cast<float>(1 - average.decay), eps = static_cast<float>(average.eps);
   Pair total;
-  run_in_order(team, chunk_count(job.cols), partial, sink, total, [&](std::int64_t chunk, Sink& own) {
-    float g_tile[kTile], v_tile[kTile], u[kTile];
-    for_tiles(flat(job.cols), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
-      const float* g = read(job.grad, at, n, g_tile);
-      float* v = read(job.exp_avg_sq, at, n, v_tile);
-      if (fresh) {
-        average_run(decay, rest, eps, g, v, n);
-        write(job.exp_avg_sq, at, n, v);
-        // As stored, like the pass that writes: the clipped RMS is that of the update.
-        v = read(job.exp_avg_sq, at, n, v_tile);
-      }
-      factored_run(g, 1.0F, v, u, n);
-      own(at, u, n);
-    });
-  });
+  run_in_order(
+      team, chunk_count(job.cols), partial, sink, total, [&](std::int64_t chunk, Sink& own) {
+        float g_tile[kTile], v_tile[kTile], u[kTile];
+        for_tiles(flat(job.cols), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+          const float* g = read(job.grad, at, n, g_tile);
+          float* v = read(job.exp_avg_sq, at, n, v_tile);
+          if (fresh) {
+            average_run(decay, rest, eps, g, v, n);
+            write(job.exp_avg_sq, at, n, v);
+            // As stored, like the pass that writes: the clipped RMS is that of the update.
+            v = read(job.exp_avg_sq, at, n, v_tile);
+          }
+          factored_run(g, 1.0F, v, u, n);
+          own(at, u, n);
+        });
+      });
   return total;
 }
 
@@ -251,11 +251,10 @@ Pair factored_pass(const AdafactorJob& job, Team& team, double* partial, bool fr
       const Plane plane(job, i);
       if (fresh) average_shared(job, team, plane, average);
       const double mean = mean_row(plane);
-      run_in_order(team, chunk_count(size), partial, sink, total,
-                   [&](std::int64_t chunk, Sink& own) {
-                     for_updates(plane, mean, chunk * kChunk, std::min(size, (chunk + 1) * kChunk),
-                                 own);
-                   });
+      run_in_order(
+          team, chunk_count(size), partial, sink, total, [&](std::int64_t chunk, Sink& own) {
+            for_updates(plane, mean, chunk * kChunk, std::min(size, (chunk + 1) * kChunk), own);
+          });
     }
     return total;
   }
@@ -266,24 +265,24 @@ Pair factored_pass(const AdafactorJob& job, Team& team, double* partial, bool fr
   const std::int64_t together = kTile / size;
   run_in_order(team, chunk_count(job.planes * size), partial, sink, total,
                [&](std::int64_t chunk, Sink& own) {
-    const std::int64_t end = plane_at((chunk + 1) * kChunk);
-    for (std::int64_t i = plane_at(chunk * kChunk); i < end;) {
-      if (together > 0) {
-        float u[kTile];
-        const std::int64_t count = std::min(together, end - i);
-        small_planes(job, i, count, fresh, average, u);
-        own(i * size, u, count * size);
-        i += count;
-        continue;
-      }
-      const Plane plane(job, i++);
-      if (fresh) {
-        average_rows(plane, 0, job.rows, average);
-        average_cols(plane, 0, job.cols, average);
-      }
-      for_updates(plane, mean_row(plane), 0, size, own);
-    }
-  });
+                 const std::int64_t end = plane_at((chunk + 1) * kChunk);
+                 for (std::int64_t i = plane_at(chunk * kChunk); i < end;) {
+                   if (together > 0) {
+                     float u[kTile];
+                     const std::int64_t count = std::min(together, end - i);
+                     small_planes(job, i, count, fresh, average, u);
+                     own(i * size, u, count * size);
+                     i += count;
+                     continue;
+                   }
+                   const Plane plane(job, i++);
+                   if (fresh) {
+                     average_rows(plane, 0, job.rows, average);
+                     average_cols(plane, 0, job.cols, average);
+                   }
+                   for_updates(plane, mean_row(plane), 0, size, own);
+                 }
+               });
   return total;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// CBLAS behind 64-bit extents, and the thread count of the BLAS that was loaded.
 #include "backend/cpu/blas.h"
 
 #include <cblas.h>
@@ -19,9 +20,9 @@ namespace {
 int narrow(std::int64_t extent) {
   // CBLAS counts in int; a matrix side of 2^31 does not occur, but must not wrap.
   if (extent > 0x7fffffff) {
-    throw Error(ErrorKind::unsupported, "blas",
-                fmt::format("matrix side {} exceeds the BLAS's 2^31 - 1; split the parameter",
-                            extent));
+    throw Error(
+        ErrorKind::unsupported, "blas",
+        fmt::format("matrix side {} exceeds the BLAS's 2^31 - 1; split the parameter", extent));
   }
   return static_cast<int>(extent);
 }

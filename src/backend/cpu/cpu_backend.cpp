@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Plans tasks and workspace once, then runs measure and update over them.
 #include "backend/cpu/cpu_backend.h"
-
-#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
+
+#include <sched.h>
 
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels.h"
@@ -205,7 +207,10 @@ void CpuBackend::measure(JobList& jobs) {
     job.finite = job.weight_finite = true;
     if (!job.active) continue;
     job.sums.gg = sum[5];
-    job.finite = std::isfinite(sum[5]);
+    // SOAP and Adafactor keep sums of squares in fp32: what does not fit is refused like Inf.
+    const bool narrow = index >= soap_from && index < element_from;
+    job.finite = sum[5] <= (narrow ? static_cast<double>(std::numeric_limits<float>::max())
+                                   : std::numeric_limits<double>::max());
     if (index < muon_from) {
       static_cast<RodeJob&>(job).products = {sum[0], sum[1], sum[2], sum[3], sum[4], sum[5]};
       job.sums.ww = sum[0];

@@ -51,8 +51,8 @@ class CpuBackend final : public Backend {
 
   ThreadPool pool_;
   bool batched_;
-  std::vector<MatrixTask> matrices_;     // costly ones first
-  std::vector<JobBase*> measured_;       // what ChunkTask::job counts in measure
+  std::vector<MatrixTask> matrices_;  // costly ones first
+  std::vector<JobBase*> measured_;    // what ChunkTask::job counts in measure
   std::vector<ChunkTask> measure_tasks_;
   std::vector<double> measure_partial_;  // kProducts a task
   std::vector<ElementJob*> elements_;

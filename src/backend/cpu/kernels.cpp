@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+// The fp32 loops; each is compiled once an instruction set.
 #include "backend/cpu/kernels.h"
 
+#include "backend/cpu/versions.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
 #include "rules/rounding.h"
-
-// Function versions are chosen when the program is loaded. The resolvers run before a
-// sanitizer is ready, so sanitizer builds keep the baseline version alone.
-#if defined(__x86_64__) && !defined(RODE_SANITIZED)
-#define RODE_VERSIONS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define RODE_VERSIONS
-#endif
 
 namespace rode::cpu {
 namespace {
 
 constexpr std::int64_t kLanes = 8;
-typedef float FloatLanes __attribute__((vector_size(kLanes * sizeof(float))));
-typedef double DoubleLanes __attribute__((vector_size(kLanes * sizeof(double))));
+using FloatLanes __attribute__((vector_size(kLanes * sizeof(float)))) = float;
+using DoubleLanes __attribute__((vector_size(kLanes * sizeof(double)))) = double;
 
 // Macros rather than functions: each version above must compile its own copy, and vector
 // types in a signature would change its ABI from version to version.
-#define RODE_LOAD(name, pointer)                                \
-  FloatLanes name##_narrow;                                     \
+#define RODE_LOAD(name, pointer)                                    \
+  FloatLanes name##_narrow;                                         \
   __builtin_memcpy(&name##_narrow, pointer, sizeof(name##_narrow)); \
   const DoubleLanes name = __builtin_convertvector(name##_narrow, DoubleLanes)
 
-#define RODE_SUM(lanes) \
-  (((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7])))
+#define RODE_SUM(lanes)                                      \
+  ((((lanes)[0] + (lanes)[4]) + ((lanes)[1] + (lanes)[5])) + \
+   (((lanes)[2] + (lanes)[6]) + ((lanes)[3] + (lanes)[7])))
 
 }  // namespace
 
@@ -124,9 +119,12 @@ double rode_form(const FormCoefficients& c, const float* b, const float* g, cons
   const FormCoefficients k = c;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float next = rules::rode_buffer(b[i], g[i], w[i], k.beta, k.buffer_w);
-    x[i] = rules::rode_start(next, g[i], w[i], k.start_b, k.start_g, k.start_w);
-    b_out[i] = next;
+    const double gradient = static_cast<double>(g[i]), weight = static_cast<double>(w[i]);
+    const double next =
+        rules::rode_buffer(static_cast<double>(b[i]), gradient, weight, k.beta, k.buffer_w);
+    x[i] = static_cast<float>(
+        rules::rode_start(next, gradient, weight, k.start_b, k.start_g, k.start_w));
+    b_out[i] = static_cast<float>(next);
   }
   DoubleLanes sum{};
   std::int64_t i = 0;
@@ -192,8 +190,8 @@ void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g
 }
 
 RODE_VERSIONS
-void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g,
-                  float* fast, float* slow, float* v, float* out, std::int64_t n) {
+void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g, float* fast,
+                  float* slow, float* v, float* out, std::int64_t n) {
   const rules::AdEMAMixCoefficients k = c;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
@@ -206,8 +204,8 @@ void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const fl
 }
 
 RODE_VERSIONS
-void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g,
-             float* b, float* out, std::int64_t n) {
+void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g, float* b,
+             float* out, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     float buffer = b[i];

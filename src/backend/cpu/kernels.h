@@ -19,9 +19,10 @@ double dot(const float* x, const float* y, std::int64_t n);
 double sum_of_squares(const float* x, std::int64_t n);
 double squared_distance(const float* x, const float* y, std::int64_t n);
 
-// b_out = beta b + g + buffer_w w;  x = start_b b_out + start_g g + start_w w; returns ||x||^2
+// b_out = beta b + g + buffer_w w;  x = start_b b_out + start_g g + start_w w; returns ||x||^2.
+// In double: of a nearly radial gradient the start keeps a small difference.
 struct FormCoefficients {
-  float beta, buffer_w, start_b, start_g, start_w;
+  double beta, buffer_w, start_b, start_g, start_w;
 };
 double rode_form(const FormCoefficients& c, const float* b, const float* g, const float* w,
                  float* b_out, float* x, std::int64_t n);
@@ -42,10 +43,10 @@ void combine(float* out, float a, const float* x, float b, const float* y, std::
 // One element-wise rule each: `out` receives the new weights, moments advance in place.
 void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g, float* m,
                float* v, float* out, std::int64_t n);
-void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g,
-                  float* fast, float* slow, float* v, float* out, std::int64_t n);
-void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g,
-             float* b, float* out, std::int64_t n);
+void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g, float* fast,
+                  float* slow, float* v, float* out, std::int64_t n);
+void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g, float* b,
+             float* out, std::int64_t n);
 
 void widen(const std::uint16_t* half, float* out, std::int64_t n);  // bf16 -> fp32
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Calls LAPACK by its Fortran names and turns its layout and error codes into ours.
 #include "backend/cpu/lapack.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "rode/error.h"
 
 // Fortran names, 32-bit integers; the trailing arguments are the lengths of the strings.
+// NOLINTBEGIN(readability-identifier-naming)
 extern "C" {
 void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w,
              double* work, const int* lwork, int* iwork, const int* liwork, int* info, std::size_t,
@@ -17,6 +19,7 @@ void sgeqrf_(const int* m, const int* n, float* a, const int* lda, float* tau, f
 void sorgqr_(const int* m, const int* n, const int* k, float* a, const int* lda, const float* tau,
              float* work, const int* lwork, int* info);
 }
+// NOLINTEND(readability-identifier-naming)
 
 namespace rode::cpu {
 namespace {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rotations, Gram matrices and permutations along a mode: by the BLAS, or by hand where tiny.
 #include "backend/cpu/modes.h"
 
 #include <algorithm>
@@ -30,9 +31,8 @@ std::int64_t slabs_a_task(const ModeView& view) {
 template <class F>
 void for_slabs(Team& team, const ModeView& view, F&& f) {
   const std::int64_t group = slabs_a_task(view);
-  team.run(ceil_div(view.outer, group), [&](std::int64_t task) {
-    f(task * group, std::min(view.outer, (task + 1) * group));
-  });
+  team.run(ceil_div(view.outer, group),
+           [&](std::int64_t task) { f(task * group, std::min(view.outer, (task + 1) * group)); });
 }
 
 // Runs f(i, height, j, width) over blocks of a rows x cols result.
@@ -73,8 +73,8 @@ void gram_small(Team& team, const ModeView& view, const float* x, double* partia
         for (std::int64_t j = i; j < n; ++j) {
           double product = 0;
           for (std::int64_t t = 0; t < inner; ++t) {
-            product += static_cast<double>(slab[i * inner + t]) *
-                       static_cast<double>(slab[j * inner + t]);
+            product +=
+                static_cast<double>(slab[i * inner + t]) * static_cast<double>(slab[j * inner + t]);
           }
           sum[i * n + j] += product;
         }
@@ -161,16 +161,16 @@ void mode_gram(Team& team, const ModeView& view, const float* x, float* scratch,
     x = scratch;
   }
   const std::int64_t ld = last ? n : k;
-  for_blocks(team, n, n,
-             [&](std::int64_t i, std::int64_t height, std::int64_t j, std::int64_t width) {
-               const float* left = x + i * (last ? 1 : ld);
-               const float* right = x + j * (last ? 1 : ld);
-               if (i == j) {
-                 syrk_upper(last, height, k, 1, left, ld, gram + i * n + j, n);
-               } else if (i < j) {
-                 gemm(last, !last, height, width, k, 1, left, ld, right, ld, 0, gram + i * n + j, n);
-               }
-             });
+  for_blocks(
+      team, n, n, [&](std::int64_t i, std::int64_t height, std::int64_t j, std::int64_t width) {
+        const float* left = x + i * (last ? 1 : ld);
+        const float* right = x + j * (last ? 1 : ld);
+        if (i == j) {
+          syrk_upper(last, height, k, 1, left, ld, gram + i * n + j, n);
+        } else if (i < j) {
+          gemm(last, !last, height, width, k, 1, left, ld, right, ld, 0, gram + i * n + j, n);
+        }
+      });
 }
 
 void permute(Team& team, const ModeView& view, const std::int32_t* order, const float* x,

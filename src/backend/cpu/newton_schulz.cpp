@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Standard and Gram form of Newton-Schulz in fp32.
 #include "backend/cpu/newton_schulz.h"
 
 #include <algorithm>
@@ -11,18 +12,26 @@
 namespace rode::cpu {
 namespace {
 
-// Iterations between two rebuilds of the Gram matrix from X. Carrying it longer lets the
-// rounding of small eigenvalues grow by a^2 = 12 an iteration; two keep the result within
-// fp32's reach of the standard form (docs/numerics.md).
-constexpr int kGramSegment = 2;
-
-// FLOPs in units of n^3 for r = long/short, five steps (docs/numerics.md). The margin is
-// for the smaller products of the Gram form, which run below the BLAS's best speed.
-bool gram_is_cheaper(std::int64_t long_side, std::int64_t short_side) {
-  const double r = static_cast<double>(long_side) / static_cast<double>(std::max<std::int64_t>(
-                                                        1, short_side));
-  return 6 * r + 16 < 0.9 * (15 * r + 5);
+// Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies
+// the rounding of its small eigenvalues by a^2 an iteration, 12 for the paper's polynomial
+// and up to 67 for the others. With these segments the result is as close to the exact one
+// as the standard form's (docs/numerics.md has the measurements).
+int gram_segment(Coefficients set, int k) {
+  if (set == Coefficients::jordan) return 3;
+  return k == 0 ? 1 : 2;
 }
+
+// FLOPs in units of n^3 for r = long/short and five steps (docs/numerics.md). The margin
+// is for the Gram form's smaller products, which run below the BLAS's best speed.
+bool gram_is_cheaper(const NsPlan& plan) {
+  const auto n = static_cast<double>(std::max<std::int64_t>(1, plan.short_side()));
+  const double r = static_cast<double>(plan.long_side()) / n;
+  const double gram = plan.coefficients == Coefficients::jordan ? 6 * r + 16 : 9 * r + 12;
+  return gram < 0.9 * (15 * r + 5);
+}
+
+// A smaller side gains no time from bf16, and its rounding does not average out.
+constexpr std::int64_t kSmallestBf16Side = 64;
 
 struct Space {
   float *x, *y, *a, *p;
@@ -67,8 +76,7 @@ NsResult gram_form(Team& team, const NsPlan& plan, float* workspace) {
   float* u = space.p + 2 * nn;
   float* v = space.p + 3 * nn;
   for (int k = 0; k < plan.steps;) {
-    // The first segment is cut after two iterations, the rest runs through.
-    const int end = k == 0 ? std::min(kGramSegment, plan.steps) : plan.steps;
+    const int end = std::min(plan.steps, k + gram_segment(plan.coefficients, k));
     gram(team, space.x, plan.rows, plan.cols, true, r);
     for (bool first = true; k < end; ++k, first = false) {
       const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
@@ -104,15 +112,14 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  plan.dtype = dtype == NsDType::automatic ? NsDType::fp32 : dtype;
+  plan.dtype = dtype == NsDType::bf16 && plan.short_side() >= kSmallestBf16Side ? NsDType::bf16
+                                                                                : NsDType::fp32;
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;
   // bf16 keeps the standard form: its Gram matrix would lose what the products gain.
   const bool eligible = !plan.reproject_each && symmetric && plan.dtype == NsDType::fp32;
-  const bool wanted = form == NsForm::gram ||
-                      (form == NsForm::automatic &&
-                       gram_is_cheaper(plan.long_side(), plan.short_side()));
+  const bool wanted = form == NsForm::gram || (form == NsForm::automatic && gram_is_cheaper(plan));
   plan.form = eligible && wanted && steps > 0 ? NsForm::gram : NsForm::standard;
   return plan;
 }
@@ -159,11 +166,10 @@ void reproject(Team& team, float* x, const Sphere& sphere, double t, double fact
 
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                        double* partial) {
-  NsResult result = plan.dtype == NsDType::bf16
-                        ? newton_schulz_bf16(team, plan, sphere, workspace, partial)
-                    : plan.form == NsForm::gram
-                        ? gram_form(team, plan, workspace)
-                        : standard_form(team, plan, sphere, workspace, partial);
+  NsResult result =
+      plan.dtype == NsDType::bf16 ? newton_schulz_bf16(team, plan, sphere, workspace, partial)
+      : plan.form == NsForm::gram ? gram_form(team, plan, workspace)
+                                  : standard_form(team, plan, sphere, workspace, partial);
   // The last projection joins the write-back: only its two numbers are needed here.
   if (sphere != nullptr) {
     result.t = inner_product(team, result.kernel, *sphere, partial, &result.xx);

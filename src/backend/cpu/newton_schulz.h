@@ -11,17 +11,15 @@
 
 namespace rode::cpu {
 
-class Bf16Products;
-
 // Chosen once, from shape and options.
 struct NsPlan {
   std::int64_t rows = 0, cols = 0;
   int steps = 0;
   Coefficients coefficients = Coefficients::jordan;
-  NsForm form = NsForm::standard;   // standard or gram
-  NsDType dtype = NsDType::fp32;    // fp32 or bf16
-  bool symmetric = true;            // use the symmetry of X^T X and of its square
-  bool reproject_each = false;      // after every iteration, not only after the last
+  NsForm form = NsForm::standard;  // standard or gram
+  NsDType dtype = NsDType::fp32;   // fp32 or bf16
+  bool symmetric = true;           // use the symmetry of X^T X and of its square
+  bool reproject_each = false;     // after every iteration, not only after the last
   bool guarded = false;
 
   bool tall() const { return rows >= cols; }
@@ -56,12 +54,11 @@ NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, flo
                        double* partial);
 
 // <X,U> and ||X||^2 of a kernel without gaps; xx may be null.
-double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial,
-                     double* xx);
+double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial, double* xx);
 
 // The same iteration with bf16 operands and fp32 sums (newton_schulz_bf16.cpp).
-NsResult newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere,
-                            float* workspace, double* partial);
+NsResult newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                            double* partial);
 std::size_t ns_bf16_workspace_floats(const NsPlan& plan);
 
 // X <- factor (X - t U), chunk by chunk.

@@ -116,7 +116,8 @@ double projection(Team& team, const Space& space, float a, const Sphere& sphere,
     float tile[kTile], w_tile[kTile];
     double sum = 0;
     for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
-      sum += dot(next_iterate(space, a, tight, n, tile), read(*sphere.weight, stored, n, w_tile), n);
+      sum +=
+          dot(next_iterate(space, a, tight, n, tile), read(*sphere.weight, stored, n, w_tile), n);
     });
     partial[chunk] = sum;
   });
@@ -143,8 +144,7 @@ void round_projected(Team& team, const Space& space, float a, const Sphere& sphe
 template <class F>
 void for_all_tiles(Team& team, std::int64_t count, F&& f) {
   team.run(chunk_count(count), [&](std::int64_t chunk) {
-    for_tiles(flat(count), chunk,
-              [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
+    for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
   });
 }
 
@@ -189,15 +189,13 @@ void iterate(Team& team, const NsPlan& plan, const Sphere* sphere, float* worksp
   });
   for (int k = 0; k < plan.steps; ++k) {
     const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
-    run(products.gram, space.x_half, space.x_half, space.a,
-        [&](const Bf16Blocks::Part& part) {
-          round_symmetric(space.a, 1, space.a, 0, n, part, space.a_half);
-        });
-    run(products.square, space.a_half, space.a_half, space.y,
-        [&](const Bf16Blocks::Part& part) {
-          round_symmetric(space.a, static_cast<float>(c.b), space.y, static_cast<float>(c.c), n,
-                          part, space.p_half);
-        });
+    run(products.gram, space.x_half, space.x_half, space.a, [&](const Bf16Blocks::Part& part) {
+      round_symmetric(space.a, 1, space.a, 0, n, part, space.a_half);
+    });
+    run(products.square, space.a_half, space.a_half, space.y, [&](const Bf16Blocks::Part& part) {
+      round_symmetric(space.a, static_cast<float>(c.b), space.y, static_cast<float>(c.c), n, part,
+                      space.p_half);
+    });
     run(products.apply, tall ? space.x_half : space.p_half, tall ? space.p_half : space.x_half,
         space.y, [](const Bf16Blocks::Part&) {});
     finish_iteration(team, plan, space, static_cast<float>(c.a), sphere, k + 1 == plan.steps,

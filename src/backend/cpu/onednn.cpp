@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// A cache of oneDNN matrix products, and the cutting of one product into blocks.
 #include "backend/cpu/onednn.h"
 
 #if defined(RODE_WITH_ONEDNN)
 #include <dnnl.hpp>
 #endif
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
+
+#include <fmt/format.h>
 
 #include "backend/cpu/blas.h"
 #include "rode/error.h"
@@ -164,7 +165,8 @@ std::size_t Bf16Blocks::prepare() const {
   // Blocks differ in shape only in the last row and column of blocks.
   const std::int64_t across = ceil_div(whole.n, width), last = tasks() - 1;
   std::size_t bytes = 0;
-  for (const std::int64_t task : {std::int64_t{0}, across - 1, upper ? last : last - across + 1, last}) {
+  for (const std::int64_t task :
+       {std::int64_t{0}, across - 1, upper ? last : last - across + 1, last}) {
     bytes = std::max(bytes, prepare_product(product_of(*this, part(task))));
   }
   return bytes;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Symmetric and plain products on blocks that depend on the shape alone.
 #include "backend/cpu/products.h"
 
 #include <algorithm>

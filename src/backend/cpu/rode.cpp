@@ -21,11 +21,8 @@ bool iterates(const RodeJob& job) {
 // was really reached is returned for correction.
 double form(const RodeJob& job, double start_scale, Team& team, float* x, double* partial) {
   const rules::RodeScalars& r = job.scalars;
-  const FormCoefficients c{static_cast<float>(job.constants->momentum),
-                           static_cast<float>(r.buffer_w),
-                           static_cast<float>(r.start_b * start_scale),
-                           static_cast<float>(r.start_g * start_scale),
-                           static_cast<float>(r.start_w * start_scale)};
+  const FormCoefficients c{job.constants->momentum, r.buffer_w, r.start_b * start_scale,
+                           r.start_g * start_scale, r.start_w * start_scale};
   const std::int64_t chunks = chunk_count(job.geometry.numel());
   team.run(chunks, [&](std::int64_t chunk) {
     float w_tile[kTile], g_tile[kTile], b_tile[kTile], x_tile[kTile];

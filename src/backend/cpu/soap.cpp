@@ -3,12 +3,12 @@
 //
 // New Gram matrices and bases are made in the workspace first: what can fail, fails before
 // any weight or state has moved.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+
+#include <fmt/format.h>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
@@ -96,8 +96,9 @@ void for_chunks(Team& team, std::int64_t count, F&& f) {
 
 void copy(Team& team, const float* from, float* to, std::int64_t count) {
   if (from == to) return;
-  for_chunks(team, count,
-             [&](std::int64_t at, std::int64_t n) { std::copy(from + at, from + at + n, to + at); });
+  for_chunks(team, count, [&](std::int64_t at, std::int64_t n) {
+    std::copy(from + at, from + at + n, to + at);
+  });
 }
 
 // The gradient in fp32 without a copy where it is stored so.
@@ -196,10 +197,10 @@ const float* rotate_all(const SoapJob& job, Team& team, const Space& space, bool
 }
 
 void keep_bases(const SoapJob& job, Team& team, const Space& space) {
-  for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t squares,
-                     std::int64_t) {
-    copy(team, space.bases + squares, mode.basis, view.extent * view.extent);
-  });
+  for_modes(job,
+            [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
+              copy(team, space.bases + squares, mode.basis, view.extent * view.extent);
+            });
 }
 
 // exp_avg goes from the old bases to the new ones, exp_avg_sq follows their order.
@@ -307,10 +308,10 @@ void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& contex
       step_weights(job, team, space, scratch.partial, context, k);
       if (refresh) change_bases(job, team, space);
     }
-    for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t squares,
-                       std::int64_t) {
-      copy(team, space.grams + squares, mode.gram, view.extent * view.extent);
-    });
+    for_modes(job,
+              [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
+                copy(team, space.grams + squares, mode.gram, view.extent * view.extent);
+              });
   }
   ++*job.step;
 }

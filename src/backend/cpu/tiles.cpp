@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Conversions between stored arrays and fp32 tiles.
 #include "backend/cpu/tiles.h"
 
 #include <cstring>

@@ -14,9 +14,14 @@ from .rode import Rode
 from .soap import Soap
 
 _MATRIX_RULES = {
-    "rode": Rode, "rode-snr": Rode, "rode-fixed": Rode,
-    "muon": Muon, "muon-rms": Muon, "muon-normproj": Muon,
-    "soap": Soap, "mars-m": MarsM,
+    "rode": Rode,
+    "rode-snr": Rode,
+    "rode-fixed": Rode,
+    "muon": Muon,
+    "muon-rms": Muon,
+    "muon-normproj": Muon,
+    "soap": Soap,
+    "mars-m": MarsM,
 }
 
 
@@ -29,8 +34,12 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
         return _MATRIX_RULES[optimizer](name, w, options, in_out=in_out, dtype=dtype)
     use_torch = dtype == np.float64
     if optimizer not in SAME_RULE:
-        rest = (options["lr_rest"], options["weight_decay_rest"], options["betas_rest"],
-                options["eps_rest"])
+        rest = (
+            options["lr_rest"],
+            options["weight_decay_rest"],
+            options["betas_rest"],
+            options["eps_rest"],
+        )
         return torch_adamw(w, *rest) if use_torch else AdamW(w, *rest, dtype)
     lr = options["lr" if matrix else "lr_rest"]
     decay = options["weight_decay" if matrix else "weight_decay_rest"]
@@ -43,9 +52,18 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
             return torch_sgd(w, lr, decay, options["momentum"])
         return Sgd(w, lr, decay, options["momentum"], dtype)
     if optimizer == "ademamix":
-        return AdEMAMix(w, lr, decay, options["betas"], options["alpha"], options["eps"],
-                        options["warmup_steps"], dtype)
+        return AdEMAMix(
+            w,
+            lr,
+            decay,
+            options["betas"],
+            options["alpha"],
+            options["eps"],
+            options["warmup_steps"],
+            dtype,
+        )
     if optimizer == "adafactor":
-        return Adafactor(w, lr, decay, options["eps"], options["clip_threshold"],
-                         options["decay_rate"], dtype)
+        return Adafactor(
+            w, lr, decay, options["eps"], options["clip_threshold"], options["decay_rate"], dtype
+        )
     raise KeyError(optimizer)

@@ -33,7 +33,9 @@ class AdEMAMix:
         self.eps, self.warmup, self.dtype = eps, warmup_steps, dtype
         zeros = lambda: np.zeros(w.shape, dtype)
         self.state = {
-            "exp_avg_fast": zeros(), "exp_avg_slow": zeros(), "exp_avg_sq": zeros(),
+            "exp_avg_fast": zeros(),
+            "exp_avg_slow": zeros(),
+            "exp_avg_sq": zeros(),
             "step": np.zeros(1, np.int64),
         }
 

@@ -37,7 +37,10 @@ class Rode:
         self.max_t = 0.0
 
     def step(self, w, g):
-        weight, grad = self.view.matrix(w.astype(self.dtype)), self.view.matrix(g.astype(self.dtype))
+        weight, grad = (
+            self.view.matrix(w.astype(self.dtype)),
+            self.view.matrix(g.astype(self.dtype)),
+        )
         buffer = self.view.matrix(self.state["momentum"])
         new_weight, new_buffer = weight.copy(), buffer.copy()
         if "step" in self.state:

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options that are refused: values, texts, names and combinations.
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "api/support.h"
+
+namespace rode {
+namespace {
+
+using test::expect_error;
+
+std::map<std::string, std::string> values(const Method& method) {
+  std::map<std::string, std::string> out;
+  for (const OptionInfo& info : method.options()) out[info.key] = info.value;
+  return out;
+}
+
+struct Refusal {
+  std::string optimizer, key, value, expected;
+};
+
+TEST(OptionsRefused, ValuesOutOfRangeAreRefusedWithKeyValueAndRange) {
+  const std::vector<Refusal> table{
+      {"rode", "lr", "-1", "0 or more"},
+      {"rode", "lr", "nan", "0 or more"},
+      {"rode", "lr_rho", "-0.5", "0 or more"},
+      {"rode", "lr_rho", "inf", "0 or more"},
+      {"rode", "momentum", "1", "in [0, 1)"},
+      {"rode", "ns_steps", "0", "in [1, 100]"},
+      {"rode", "ns_steps", "101", "in [1, 100]"},
+      {"rode", "ns_steps", "4294967297", "in [1, 100]"},
+      {"rode", "snr_min", "1.5", "in [0, 1]"},
+      {"rode", "floor", "1", "in [0, 1)"},
+      {"rode", "eps_rest", "-1e-9", "0 or more"},
+      {"muon", "weight_decay", "-1", "0 or more"},
+      {"soap", "betas", "0.9,1", "in [0, 1)"},
+      {"soap", "precondition_frequency", "0", "in [1, 1000000]"},
+      {"soap", "max_precond_dim", "0", "in [1, 1000000]"},
+      {"mars-m", "gamma", "-1", "0 or more"},
+      {"ademamix", "warmup_steps", "-1", "in [0, 1000000000]"},
+      {"adafactor", "clip_threshold", "0", "more than 0"},
+      {"adafactor", "decay_rate", "0", "less than 0"},
+      {"sgd", "momentum", "-0.1", "in [0, 1)"},
+  };
+  for (const Refusal& row : table) {
+    SCOPED_TRACE(row.optimizer + " " + row.key + "=" + row.value);
+    expect_error([&] { Method::by_name(row.optimizer, {{row.key, row.value}}); },
+                 ErrorKind::invalid_argument,
+                 {"[" + row.optimizer + "]", "'" + row.key + "'", row.expected});
+  }
+}
+
+TEST(OptionsRefused, TextsOfAnotherKindAreRefusedWithKeyAndValue) {
+  const std::vector<Refusal> table{
+      {"rode", "lr", "fast", "a number"},
+      {"rode", "lr", "", "a number"},
+      {"rode", "lr", "1 ", "a number"},
+      {"rode", "lr", "0x1", "a number"},
+      {"rode", "ns_steps", "5.0", "a whole number"},
+      {"rode", "snr", "True", "true or false"},
+      {"rode", "radius", "adaptiv", "'adaptive'"},
+      {"sgd", "seed", "-1", "0 or more"},
+      {"sgd", "seed", "18446744073709551616", "0 or more"},
+      {"adamw", "betas", "0.9", "2 numbers"},
+      {"adamw", "betas", "0.9,0.9,0.9", "2 numbers"},
+      {"adamw", "betas", "0.9,", "2 numbers"},
+      {"adamw", "rounding", "even", "nearest"},
+  };
+  for (const Refusal& row : table) {
+    SCOPED_TRACE(row.optimizer + " " + row.key + "=" + row.value);
+    expect_error(
+        [&] { Method::by_name(row.optimizer, {{row.key, row.value}}); },
+        ErrorKind::invalid_argument,
+        {"[" + row.optimizer + "]", "'" + row.key + "' = '" + row.value + "'", row.expected});
+  }
+}
+
+TEST(OptionsRefused, StructsAreCheckedLikeTexts) {
+  expect_error([] { Method(MuonOptions{.lr = -1}); }, ErrorKind::invalid_argument,
+               {"[muon]", "'lr' = '-1'", "0 or more"});
+  expect_error([] { Method(SoapOptions{.betas = {0.9, 1.0}}); }, ErrorKind::invalid_argument,
+               {"[soap]", "'betas'", "in [0, 1)"});
+  expect_error([] { Method(RodeOptions{.lr_rho = -1.0}); }, ErrorKind::invalid_argument,
+               {"[rode]", "'lr_rho' = '-1'"});
+  expect_error([] { Method(RodeOptions{.ns_steps = 0}); }, ErrorKind::invalid_argument,
+               {"'ns_steps' = '0'", "in [1, 100]"});
+  expect_error([] { Method(AdafactorOptions{.lr_rest = -1.0}); }, ErrorKind::invalid_argument,
+               {"'lr_rest' = '-1'"});
+}
+
+TEST(OptionsRefused, UnknownNamesAreRefusedWithTheNearest) {
+  expect_error([] { Method::by_name("rode", {{"momentun", "0.9"}}); }, ErrorKind::invalid_argument,
+               {"[rode]", "'momentun'", "did you mean 'momentum'?"});
+  expect_error([] { Method::by_name("adamw", {{"LR", "1"}}); }, ErrorKind::invalid_argument,
+               {"'LR'", "did you mean 'lr'?"});
+  expect_error([] { Method::by_name("muon-normprj"); }, ErrorKind::invalid_argument,
+               {"'muon-normprj'", "did you mean 'muon-normproj'?"});
+  expect_error([] { Method::by_name("", {{"", ""}}); }, ErrorKind::invalid_argument, {"''"});
+}
+
+TEST(OptionsRefused, CombinationsThatCannotWorkAreRefused) {
+  for (const char* set : {"polar_express", "you"}) {
+    for (const char* reproject : {"guarded", "every"}) {
+      expect_error(
+          [&] { Method::by_name("rode", {{"coefficients", set}, {"reproject", reproject}}); },
+          ErrorKind::invalid_argument, {"[rode]", "coefficients", "reproject=final"});
+    }
+    EXPECT_NO_THROW(Method::by_name("rode", {{"coefficients", set}, {"reproject", "final"}}));
+    EXPECT_NO_THROW(Method::by_name("muon", {{"coefficients", set}}));
+  }
+  expect_error([] { Method(RodeOptions{.ns_form = NsForm::gram}); }, ErrorKind::invalid_argument,
+               {"[rode]", "'ns_form' = 'gram'", "reproject=final"});
+  expect_error(
+      [] { Method(MuonOptions{.weight_decay = 0.1, .constraint = MuonConstraint::hyperball}); },
+      ErrorKind::invalid_argument, {"'weight_decay' = 0.1", "hyperball"});
+  expect_error([] { Method(SoapOptions{.storage = {.state_dtype = StateDType::bf16}}); },
+               ErrorKind::unsupported, {"[soap]", "'state_dtype' = 'bf16'"});
+}
+
+TEST(OptionsRefused, Fp16ProductsAreRefusedWhereTheDeviceIsKnownToBeTheCpu) {
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    test::Model model;
+    const Method method = Method::by_name(name, {{"ns_dtype", "fp16"}});
+    expect_error([&] { Optimizer(model.parameters(), method); }, ErrorKind::unsupported,
+                 {std::string("[") + name + "]", "'ns_dtype' = 'fp16'", "CUDA"});
+  }
+}
+
+TEST(OptionsRefused, ARefusedChangeLeavesTheMethodAsItWas) {
+  const Method method = Method::by_name("rode");
+  const auto before = values(method);
+  EXPECT_THROW(method.with({{"lr", "0.5"}, {"momentum", "2"}}), Error);
+  EXPECT_EQ(values(method), before);
+}
+
+}  // namespace
+}  // namespace rode

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// For every option a valid value that is not the default, with the options it needs beside it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "rode/method.h"
+
+namespace rode::test {
+
+struct Alternative {
+  std::string value;
+  Settings needs = {};
+};
+
+inline Alternative alternative(std::string_view optimizer, const OptionInfo& info) {
+  static const std::map<std::string, Alternative, std::less<>> table{
+      // A number whose shortest text needs 17 digits.
+      {"lr", {"0.30000000000000004"}},
+      {"lr_rho", {"0.30000000000000004"}},
+      {"lr_rest", {"0.30000000000000004"}},
+      {"weight_decay", {"0.30000000000000004"}},
+      {"weight_decay_rest", {"0.30000000000000004"}},
+      {"momentum", {"0.30000000000000004"}},
+      {"gamma", {"0.30000000000000004"}},
+      {"alpha", {"0.30000000000000004"}},
+      {"clip_threshold", {"0.30000000000000004"}},
+      {"decay_rate", {"-0.30000000000000004"}},
+      {"snr_min", {"0.30000000000000004"}},
+      {"floor", {"0.30000000000000004"}},
+      {"eps", {"0.30000000000000004"}},
+      {"eps_ns", {"0.30000000000000004"}},
+      {"eps_rest", {"0.30000000000000004"}},
+      {"betas", {"0.30000000000000004,0.5"}},
+      {"betas_rest", {"0.30000000000000004,0.5"}},
+      {"ns_steps", {"3"}},
+      {"precondition_frequency", {"3"}},
+      {"max_precond_dim", {"17"}},
+      {"warmup_steps", {"7"}},
+      {"radius", {"adaptive"}},
+      {"direction", {"retraction"}},
+      {"conditioner", {"none"}},
+      {"reproject", {"final"}},
+      {"coefficients", {"polar_express", {{"reproject", "final"}}}},
+      {"ns_dtype", {"bf16"}},
+      {"ns_form", {"gram", {{"reproject", "final"}}}},
+      {"scale", {"rms"}},
+      {"constraint", {"hyperball"}},
+      {"splits", {"h.*=2,*.c_attn.weight=4+2+2"}},
+      {"rounding", {"exact"}},
+      {"state_dtype", {"bf16"}},
+      {"seed", {"18446744073709551615"}},
+  };
+  if (info.value == "true") return {"false"};
+  if (info.value == "false") return {"true"};
+  if (optimizer == "ademamix" && info.key == "betas") return {"0.30000000000000004,0.5,0.25"};
+  const auto found = table.find(info.key);
+  if (found == table.end()) return {};
+  Alternative out = found->second;
+  if (out.value == info.value) {  // muon-rms is already rms, rode-fixed has another radius
+    if (info.key == "scale") out.value = "original";
+  }
+  // Only RODE has the option that these need.
+  if (!optimizer.starts_with("rode")) out.needs.clear();
+  return out;
+}
+
+}  // namespace rode::test

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rule a parameter gets: by rank, name, role, shared memory and overrides.
+#include "rode/routing.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/support.h"
+
+namespace rode {
+namespace {
+
+using test::expect_error;
+
+Parameter shaped(std::string name, Shape shape, Role role = Role::by_name) {
+  return {.name = std::move(name), .value = {nullptr, shape, DType::f32}, .grad = {}, .role = role};
+}
+
+Parameter at(std::string name, float* data, Shape shape) {
+  return {.name = std::move(name), .value = view(data, shape), .grad = {}};
+}
+
+Treatment treatment(const Parameter& parameter, Route route) {
+  return route_parameters(std::array{parameter}, {route, {}}).at(0).treatment;
+}
+
+TEST(Routing, LanguageSendsEveryNameOfAnEmbeddingOrHeadToTheRest) {
+  for (const char* word : {"emb", "embed", "embed_tokens", "embedding", "embeddings", "wte", "wpe",
+                           "lm_head", "head", "output", "unembed", "unembedding"}) {
+    for (const std::string& name :
+         {std::string(word), std::string(word) + ".weight", "model." + std::string(word),
+          "model." + std::string(word) + ".weight"}) {
+      EXPECT_EQ(treatment(shaped(name, {8, 4}), Route::language), Treatment::rest) << name;
+    }
+  }
+}
+
+TEST(Routing, LanguageKeepsNamesThatOnlyResembleThem) {
+  for (const char* name :
+       {"h.0.attn.weight", "member.weight", "heads.weight", "my_head.weight", "output_proj.weight",
+        "wtex.weight", "awte.weight", "lm_head2.weight", "layer.out.weight", "Embedding.weight"}) {
+    EXPECT_EQ(treatment(shaped(name, {8, 4}), Route::language), Treatment::matrix) << name;
+  }
+}
+
+TEST(Routing, TheRoleDecidesBeforeTheName) {
+  EXPECT_EQ(treatment(shaped("wte.weight", {8, 4}, Role::other), Route::language),
+            Treatment::matrix);
+  EXPECT_EQ(treatment(shaped("h.0.weight", {8, 4}, Role::embedding), Route::language),
+            Treatment::rest);
+  EXPECT_EQ(treatment(shaped("h.0.weight", {8, 4}, Role::head), Route::language), Treatment::rest);
+}
+
+TEST(Routing, EveryRouteTakesTheRanksItNames) {
+  struct Row {
+    Route route;
+    std::array<bool, 5> matrix;  // by rank, for a plain name
+    bool embedding;              // a 2-D embedding
+  };
+  for (const Row& row : {Row{Route::language, {false, false, true, false, false}, false},
+                         Row{Route::vision, {false, false, true, true, true}, true},
+                         Row{Route::all_matrices, {false, false, true, false, false}, true},
+                         Row{Route::matrix, {false, false, true, true, true}, true},
+                         Row{Route::rest, {false, false, false, false, false}, false}}) {
+    const std::array<Shape, 5> shapes{Shape{}, {3}, {3, 4}, {3, 4, 5}, {3, 4, 5, 6}};
+    for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
+      EXPECT_EQ(treatment(shaped("conv", shapes[rank]), row.route),
+                row.matrix[rank] ? Treatment::matrix : Treatment::rest)
+          << to_string(row.route) << " rank " << rank;
+    }
+    EXPECT_EQ(treatment(shaped("wte", {3, 4}), row.route),
+              row.embedding ? Treatment::matrix : Treatment::rest)
+        << to_string(row.route);
+  }
+}
+
+TEST(Routing, NamesOfRoutesReadBackAndUnknownOnesNameTheNearest) {
+  for (const Route route :
+       {Route::language, Route::vision, Route::all_matrices, Route::matrix, Route::rest}) {
+    EXPECT_EQ(route_from_string(to_string(route)), route);
+  }
+  expect_error([] { route_from_string("langauge"); }, ErrorKind::invalid_argument,
+               {"'langauge'", "did you mean 'language'?"});
+  EXPECT_EQ(to_string(Treatment::matrix), "matrix");
+  EXPECT_EQ(to_string(Treatment::rest), "rest");
+  EXPECT_EQ(to_string(Treatment::frozen), "frozen");
+}
+
+// ---- Memory and names -----------------------------------------------------------------
+
+TEST(Routing, TheSameMemoryUnderTwoNamesIsOneParameterTreatedAsAnEmbedding) {
+  std::vector<float> memory(64);
+  const std::array parameters{at("first", memory.data(), {4, 4}),
+                              at("other", memory.data() + 16, {4, 4}),
+                              at("second", memory.data(), {4, 4})};
+  const auto routed = route_parameters(parameters, {});
+  ASSERT_EQ(routed.size(), 2U);
+  EXPECT_EQ(routed[0].index, 0U);
+  EXPECT_EQ(routed[0].tied, std::vector<std::size_t>{2});
+  EXPECT_EQ(routed[0].treatment, Treatment::rest);
+  EXPECT_EQ(routed[1].treatment, Treatment::matrix);
+  EXPECT_EQ(route_parameters(parameters, {Route::all_matrices, {}})[0].treatment,
+            Treatment::matrix);
+}
+
+TEST(Routing, TheSameNameTwiceIsTiedWithTheSameMemoryAndRefusedWithoutIt) {
+  std::vector<float> memory(64);
+  const std::array tied{at("w", memory.data(), {4, 4}), at("w", memory.data(), {4, 4})};
+  EXPECT_EQ(route_parameters(tied, {}).size(), 1U);
+  const std::array clash{at("w", memory.data(), {4, 4}), at("w", memory.data() + 16, {4, 4})};
+  expect_error([&] { route_parameters(clash, {}); }, ErrorKind::invalid_argument,
+               {"'w'", "entries 0 and 1"});
+  const std::array unbound{shaped("w", {4, 4}), shaped("w", {4, 4})};
+  expect_error([&] { route_parameters(unbound, {}); }, ErrorKind::invalid_argument, {"'w'"});
+}
+
+TEST(Routing, AParameterWithoutANameIsRefused) {
+  expect_error([] { route_parameters(std::array{shaped("", {4})}, {}); },
+               ErrorKind::invalid_argument, {"no name"});
+}
+
+TEST(Routing, MemoryThatOverlapsInPartIsRefusedWithBothNames) {
+  std::vector<float> memory(64);
+  const auto refused = [&](const Parameter& a, const Parameter& b) {
+    for (const auto& pair : {std::array{a, b}, std::array{b, a}}) {
+      expect_error([&] { route_parameters(pair, {}); }, ErrorKind::invalid_argument,
+                   {"'a'", "'b'", "share"});
+    }
+  };
+  refused(at("a", memory.data(), {4, 4}), at("b", memory.data() + 15, {4, 4}));
+  refused(at("a", memory.data(), {8, 8}), at("b", memory.data() + 4, {2, 2}));
+  // The same first byte, but another shape, length or element type.
+  refused(at("a", memory.data(), {4, 4}), at("b", memory.data(), {2, 8}));
+  refused(at("a", memory.data(), {4, 4}), at("b", memory.data(), {2, 4}));
+  Parameter half = at("b", memory.data(), {4, 4});
+  half.value.dtype = DType::bf16;
+  refused(at("a", memory.data(), {4, 4}), half);
+}
+
+TEST(Routing, NeighboursAndEmptyTensorsDoNotOverlap) {
+  std::vector<float> memory(64);
+  const std::array parameters{at("a", memory.data(), {4, 4}), at("b", memory.data() + 16, {4, 4}),
+                              at("c", memory.data(), {0, 4}), at("d", memory.data(), {0, 4})};
+  EXPECT_EQ(route_parameters(parameters, {}).size(), 4U);
+}
+
+// ---- Overrides ------------------------------------------------------------------------
+
+TEST(Routing, TheFirstMatchingOverrideWinsOverLaterOnesAndThePreset) {
+  const std::array parameters{shaped("h.0.attn", {4, 4}), shaped("h.1.attn", {4, 4}),
+                              shaped("wte", {4, 4}), shaped("norm", {4})};
+  const Routing routing{
+      Route::language,
+      {{"h.0.*", Treatment::frozen}, {"h.?.attn", Treatment::rest}, {"wte", Treatment::matrix}}};
+  const auto routed = route_parameters(parameters, routing);
+  EXPECT_EQ(routed[0].treatment, Treatment::frozen);
+  EXPECT_EQ(routed[1].treatment, Treatment::rest);
+  EXPECT_EQ(routed[2].treatment, Treatment::matrix);
+  EXPECT_EQ(routed[3].treatment, Treatment::rest);
+  EXPECT_NE(routed[0].reason.find("h.0.*"), std::string::npos);
+}
+
+TEST(Routing, AnOverrideThatMatchesNothingIsRefusedEvenBehindOthers) {
+  const std::array parameters{shaped("h.0.attn", {4, 4})};
+  expect_error(
+      [&] {
+        route_parameters(parameters,
+                         {Route::language, {{"*", Treatment::rest}, {"h.0", Treatment::matrix}}});
+      },
+      ErrorKind::invalid_argument, {"'h.0'", "matches no parameter"});
+  // One that a former override hides still matches something.
+  EXPECT_NO_THROW(route_parameters(
+      parameters, {Route::language, {{"*", Treatment::rest}, {"h.*", Treatment::matrix}}}));
+}
+
+TEST(Routing, AnOverrideReachesTiedWeightsUnderEitherName) {
+  std::vector<float> memory(16);
+  const std::array parameters{at("wte", memory.data(), {4, 4}),
+                              at("lm_head", memory.data(), {4, 4})};
+  EXPECT_EQ(route_parameters(parameters, {Route::language, {{"lm_*", Treatment::matrix}}})
+                .at(0)
+                .treatment,
+            Treatment::matrix);
+}
+
+TEST(Routing, TheTableShowsNameShapeRuleReasonAndTies) {
+  std::vector<float> memory(64);
+  const std::array parameters{at("model.embed_tokens.weight", memory.data(), {4, 4}),
+                              at("h.0.weight", memory.data() + 16, {4, 8}),
+                              at("norm", memory.data() + 48, {4}),
+                              at("lm_head.weight", memory.data(), {4, 4})};
+  const std::string table = routing_table(parameters, route_parameters(parameters, {}));
+  const std::string expected =
+      "parameter                  shape                 rule     reason\n"
+      "model.embed_tokens.weight  (4, 4)                rest     tied embedding, tied with "
+      "'lm_head.weight'\n"
+      "h.0.weight                 (4, 8)                matrix   2-D\n"
+      "norm                       (4)                   rest     rank 1\n";
+  EXPECT_EQ(table, expected);
+}
+
+}  // namespace
+}  // namespace rode

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the engine and the double-precision reference on the same tensors and judges how far
+// they are apart.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "reference/reference.h"
+#include "rode/rode.h"
+#include "support/tensors.h"
+
+namespace rode::testing {
+
+// Relative tolerances of the engine against the reference, of the distance moved.
+inline constexpr double kOneStep = 1e-5;
+inline constexpr double kTwentySteps = 1e-4;
+inline constexpr double kBf16Products = 4e-2;
+inline constexpr double kUnitRounding = 0x1.0p-23;  // of fp32
+
+// One parameter and the gradients it sees.
+struct Problem {
+  Extents shape;
+  Values weight;
+  std::vector<Values> gradients;
+  Layout layout = Layout::out_in;
+  std::vector<std::int64_t> blocks = {};  // as the option `splits` of the method says
+  Route route = Route::matrix;
+  double multiplier = 1.0;
+};
+
+Problem correlated_problem(std::uint64_t seed, const Extents& shape, std::size_t steps,
+                           double correlation = 0.3);
+
+// The name every problem's parameter has.
+inline constexpr const char* kName = "w";
+
+struct EngineRun {
+  Values weight;
+  reference::State state;
+  std::vector<std::vector<MatrixDiagnostics>> diagnostics;  // a step, a block
+};
+
+struct ReferenceRun {
+  std::vector<double> weight;
+  reference::State state;
+  std::vector<std::vector<reference::Diagnostics>> diagnostics;
+};
+
+// The options of a method as the reference wants them: all of them, as text.
+reference::Settings settings_of(const Method& method);
+
+EngineRun run_engine(const Method& method, const Problem& problem, EngineOptions engine = {});
+ReferenceRun run_reference(const Method& method, const Problem& problem);
+// From a given state, `skip` gradients and their weight later.
+ReferenceRun continue_reference(const Method& method, const Problem& problem, const Values& weight,
+                                reference::State state, std::size_t skip);
+
+// An optimizer's state of one parameter, widened to double.
+reference::State state_of(const Optimizer& optimizer, const std::string& name);
+
+// ||W' - W'_o|| <= tol ||W'_o - W|| + steps 2^-23 ||W||. The second term is what storing W
+// in fp32 costs.
+struct Agreement {
+  double error = 0, bound = 0;
+  double ratio() const { return bound > 0 ? error / bound : error > 0 ? 1e30 : 0; }
+};
+Agreement compare(const Problem& problem, const Values& engine, const std::vector<double>& oracle,
+                  double tol);
+
+// Holds the worst case of a test and reports it at the end, in the output and the XML.
+class Judge {
+ public:
+  Judge() = default;
+  ~Judge();
+  Judge(const Judge&) = delete;
+  Judge& operator=(const Judge&) = delete;
+
+  ::testing::AssertionResult agrees(const std::string& label, const Agreement& agreement);
+
+ private:
+  std::string worst_;
+  double ratio_ = -1;
+  int cases_ = 0;
+};
+
+// Both runs, compared; the usual form.
+Agreement agreement_of(const Method& method, const Problem& problem, double tol);
+
+// How far apart two methods end by the reference, in units of the bound: a test of an
+// option must first show that the option matters.
+double effect(const Method& changed, const Method& plain, const Problem& problem, double tol);
+inline constexpr double kVisible = 10;  // bounds that an option's effect must exceed
+
+}  // namespace rode::testing
