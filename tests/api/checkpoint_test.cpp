@@ -86,18 +86,26 @@ void refused(const Method& saver, const std::vector<Spec>& saved, const Method& 
   expect_same(Snapshot(to, second), before);
 }
 
-TEST(CheckpointRefusal, AnotherOptimizersStateIsRefusedByTheKeyThatDiffers) {
+TEST(CheckpointRefusal, AnotherOptimizersStateIsRefusedByName) {
   const auto model = test::small_model();
-  refused(AdamWOptions{}, model, SgdOptions{}, model, {"'state.h.0.weight.step'"});
-  refused(SgdOptions{}, model, AdamWOptions{}, model, {"momentum"});
-  refused(RodeOptions{}, model, AdamWOptions{}, model, {"momentum"});
-  refused(AdamWOptions{}, model, AdEMAMixOptions{}, model, {"exp_avg"});
-  refused(MuonOptions{}, model, MarsMOptions{}, model, {"previous_grad"});
-  refused(MarsMOptions{}, model, MuonOptions{}, model, {"previous_grad"});
-  refused(SoapOptions{}, model, AdamWOptions{}, model, {"basis.0"});
-  refused(AdafactorOptions{}, model, SgdOptions{}, model, {"'state.h.0.weight.step'"});
+  refused(AdamWOptions{}, model, SgdOptions{}, model, {"'adamw'", "'sgd'"});
+  refused(MuonOptions{}, model, MarsMOptions{}, model, {"'muon'", "'mars-m'"});
+  refused(SoapOptions{}, model, AdamWOptions{}, model, {"'soap'", "'adamw'"});
+}
+
+TEST(CheckpointRefusal, AnotherVariantsStateIsRefusedByTheKeyThatDiffers) {
+  const auto model = test::small_model();
   refused(RodeOptions{}, model, RodeOptions{.snr = true}, model, {"snr_norm"});
   refused(RodeOptions{.radius = Radius::fixed}, model, RodeOptions{}, model, {"radius"});
+}
+
+// Both keep one `momentum` a matrix, but not the same one.
+TEST(CheckpointRefusal, AnotherOptimizersStateIsRefusedEvenWithTheSameKeys) {
+  const auto model = test::small_model();
+  refused(MuonOptions{}, model, RodeOptions{}, model, {"muon", "rode"});
+  refused(RodeOptions{}, model, MuonOptions{}, model, {"muon", "rode"});
+  const std::vector<Spec> matrices{{"w", {4, 4}}};
+  refused(SgdOptions{}, matrices, MuonOptions{}, matrices, {"sgd", "muon"});
 }
 
 TEST(CheckpointRefusal, VariantsOfOneOptimizerThatKeepTheSameStateMayExchangeIt) {

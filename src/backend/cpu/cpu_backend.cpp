@@ -218,6 +218,7 @@ void CpuBackend::measure(JobList& jobs) {
     } else if (index < soap_from) {
       // add_products saw (previous, momentum, gradient) as (w, b, g).
       static_cast<MuonJob&>(job).products = {sum[3], sum[4], sum[5], sum[1], sum[2], sum[0]};
+      job.weight_finite = std::isfinite(sum[3]) && std::isfinite(sum[0]);
     }
   }
 }

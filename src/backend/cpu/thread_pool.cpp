@@ -8,18 +8,26 @@ namespace rode::cpu {
 
 ThreadPool::ThreadPool(int threads) {
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int worker = 1; worker < threads; ++worker) {
-    workers_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < threads; ++worker) {
+      workers_.emplace_back([this, worker] { work(worker); });
+    }
+  } catch (...) {  // the system has no thread left: end those that did start
+    stop();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   start_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+  workers_.clear();
 }
 
 void ThreadPool::work(int worker) {

@@ -39,6 +39,7 @@ class ThreadPool {
   using Call = void (*)(void*, std::int64_t, int);
   void run_erased(std::int64_t count, void* context, Call call);
   void work(int worker);
+  void stop();
   void drain(int worker);
 
   std::vector<std::thread> workers_;

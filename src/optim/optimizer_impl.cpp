@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds an optimizer's jobs once; binds, gates and sums up around the backend's steps.
+#include "optim/optimizer_impl.h"
+
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "rode/error.h"
+
+namespace rode {
+namespace {
+
+// Variants of one optimizer may exchange state; between others equal keys mean other things.
+std::string_view family(std::string_view name) {
+  for (const std::string_view stem : {"rode", "muon"}) {
+    if (name.starts_with(stem)) return stem;
+  }
+  return name;
+}
+
+void check_value(const Parameter& p) {
+  if (p.value.dtype != DType::f32 && p.value.dtype != DType::bf16) {
+    throw Error(ErrorKind::dtype, "parameters",
+                fmt::format("parameter '{}' is {}; weights must be F32 or BF16", p.name,
+                            to_string(p.value.dtype)));
+  }
+  if (p.value.data == nullptr && p.value.numel() > 0) {
+    throw Error(ErrorKind::invalid_argument, "parameters",
+                fmt::format("parameter '{}' has no memory; its data pointer is null", p.name));
+  }
+}
+
+void check_grad(const Parameter& p, const ConstTensorView& grad) {
+  if (grad.data == nullptr) return;
+  if (!(grad.shape == p.value.shape)) {
+    throw Error(ErrorKind::shape, "gradient",
+                fmt::format("gradient of '{}' has shape {}; the parameter has {}", p.name,
+                            to_string(grad.shape), to_string(p.value.shape)));
+  }
+  if (grad.dtype != DType::f32 && grad.dtype != DType::bf16) {
+    throw Error(ErrorKind::dtype, "gradient",
+                fmt::format("gradient of '{}' is {}; gradients must be F32 or BF16", p.name,
+                            to_string(grad.dtype)));
+  }
+}
+
+}  // namespace
+
+Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
+    : engine(std::move(options)) {
+  if (engine.threads < 0) {
+    throw Error(ErrorKind::invalid_argument, "engine",
+                fmt::format("threads = {}; expected 0 (all cores) or more", engine.threads));
+  }
+  const BackendOptions wanted{engine.threads, engine.batched};
+  backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
+  std::vector<Parameter> all;
+  for (ParameterGroup& group : given) {
+    groups.push_back({group.method, nullptr, {}, all.size(), group.parameters.size()});
+    for (Parameter& p : group.parameters) all.push_back(std::move(p));
+  }
+  check_across_groups(all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    check_value(all[i]);
+    check_grad(all[i], all[i].grad);
+    slots.push_back({std::move(all[i]), i, false, {}});
+  }
+  for (std::size_t g = 0; g < groups.size(); ++g) build(groups[g], given[g].routing);
+  jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
+  backend->prepare(jobs);
+  for (Slot& slot : slots) bind_grad(slot, ConstTensorView(slot.parameter.grad));
+}
+
+// Names and memory must be distinct over all groups; tied weights stay in one of them.
+void Optimizer::Impl::check_across_groups(const std::vector<Parameter>& all) const {
+  const auto group_of = [&](std::size_t index) {
+    std::size_t g = 0;
+    while (index >= groups[g].first + groups[g].count) ++g;
+    return g;
+  };
+  for (const RoutedParameter& entry : route_parameters(all, {Route::rest, {}})) {
+    for (const std::size_t other : entry.tied) {
+      if (group_of(entry.index) == group_of(other)) continue;
+      throw Error(ErrorKind::invalid_argument, "parameters",
+                  fmt::format("'{}' and '{}' are the same memory in two groups and would be "
+                              "stepped twice; put it into one group",
+                              all[entry.index].name, all[other].name));
+    }
+  }
+}
+
+// The families of all groups, each once: "adamw,rode".
+std::string Optimizer::Impl::families() const {
+  std::set<std::string_view> names;
+  for (const Group& group : groups) names.insert(family(group.method.name()));
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+void Optimizer::Impl::build(Group& group, const Routing& routing) {
+  const Rule& rule = *group.method.rule();
+  rule.check_device(engine.device == Device::cuda);
+  std::vector<Parameter> members;
+  for (std::size_t i = 0; i < group.count; ++i) {
+    members.push_back(slots[group.first + i].parameter);
+  }
+  group.routed = route_parameters(members, routing);
+  std::vector<std::string> names;
+  for (const RoutedParameter& entry : group.routed) names.push_back(members[entry.index].name);
+  rule.check_names(names);
+  group.instance = rule.instantiate();
+  for (const RoutedParameter& entry : group.routed) {
+    const std::size_t index = group.first + entry.index;
+    for (const std::size_t other : entry.tied) slots[group.first + other].owner = index;
+    if (entry.treatment == Treatment::frozen) continue;
+    slots[index].stepped = true;
+    const Subject subject{index, &slots[index].parameter, entry.treatment};
+    states.push_back(std::make_unique<ParameterState>(slots[index].parameter.name,
+                                                      rule.state(subject), *backend));
+    group.instance->add_jobs(jobs, subject, *states.back(), *backend);
+  }
+}
+
+void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
+  check_grad(slot.parameter, grad);
+  slot.parameter.grad = grad;
+  for (JobBase* job : slot.jobs) {
+    job->grad.dtype = grad.dtype;
+    job->grad.data = grad.data == nullptr
+                         ? nullptr
+                         : static_cast<const std::byte*>(grad.data) +
+                               static_cast<std::size_t>(job->offset) * size_of(grad.dtype);
+  }
+}
+
+void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
+  Parameter& p = slot.parameter;
+  if (!(value.shape == p.value.shape) || value.dtype != p.value.dtype || value.data == nullptr) {
+    throw Error(ErrorKind::shape, "bind",
+                fmt::format("new memory of '{}' is {} {}; it must be {} {} as before, and not null",
+                            p.name, to_string(value.dtype), to_string(value.shape),
+                            to_string(p.value.dtype), to_string(p.value.shape)));
+  }
+  p.value = value;
+  for (JobBase* job : slot.jobs) {
+    job->weight.data = static_cast<std::byte*>(value.data) +
+                       static_cast<std::size_t>(job->offset) * size_of(value.dtype);
+  }
+}
+
+Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
+  if (index >= slots.size()) {
+    throw Error(ErrorKind::invalid_argument, "bind",
+                fmt::format("parameter {} of {}; indices count from 0", index, slots.size()));
+  }
+  return slots[slots[index].owner];
+}
+
+void Optimizer::Impl::gate_missing() {
+  for (Slot& slot : slots) {
+    const bool present = slot.parameter.grad.data != nullptr || slot.parameter.value.numel() == 0;
+    for (JobBase* job : slot.jobs) job->active = present && slot.parameter.value.numel() > 0;
+    if (present || !slot.stepped || engine.on_missing == OnBadGradient::skip) continue;
+    throw Error(ErrorKind::missing_gradient, "step",
+                fmt::format("parameter '{}' has no gradient; bind one, freeze the parameter, or "
+                            "set on_missing to skip",
+                            slot.parameter.name));
+  }
+}
+
+void Optimizer::Impl::gate_non_finite() {
+  for (Slot& slot : slots) {
+    bool grad = true, weight = true;
+    for (const JobBase* job : slot.jobs) {
+      grad = grad && job->finite;
+      weight = weight && job->weight_finite;
+    }
+    if (grad && weight) continue;
+    if (engine.on_non_finite == OnBadGradient::refuse) {
+      throw Error(ErrorKind::non_finite, "step",
+                  grad ? fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing "
+                                     "was changed; restore a checkpoint",
+                                     slot.parameter.name)
+                       : fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; "
+                                     "lower the rate or the loss scale, or set on_non_finite "
+                                     "to skip",
+                                     slot.parameter.name));
+    }
+    for (JobBase* job : slot.jobs) job->active = false;
+  }
+}
+
+void Optimizer::Impl::sum_up() {
+  double ww = 0, gg = 0, dd = 0;
+  jobs.for_each([&](const JobBase& job) {
+    if (!job.active) return;
+    ww += job.sums.ww;
+    gg += job.sums.gg;
+    dd += job.sums.dd;
+  });
+  global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg)};
+}
+
+void Optimizer::Impl::announce_held() {
+  const auto announce = [&](const JobBase& job, bool held) {
+    if (!held || !job.active || !announced.insert(&job).second || !engine.notify) return;
+    engine.notify(fmt::format(
+        "[step] parameter '{}' has norm zero, so it has no direction and is held; give it a "
+        "non-zero start, or route it to the rest",
+        slots[job.parameter].parameter.name));
+  };
+  for (const RodeJob& job : jobs.rode) announce(job, job.scalars.held);
+  for (const MuonJob& job : jobs.muon) announce(job, job.held);
+}
+
+}  // namespace rode

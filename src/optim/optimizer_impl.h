@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an Optimizer holds: parameters as given, groups with their rules, state and jobs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "optim/rule.h"
+#include "optim/state_store.h"
+#include "rode/optimizer.h"
+
+namespace rode {
+
+struct Optimizer::Impl {
+  struct Group {
+    Method method;
+    std::unique_ptr<RuleInstance> instance;
+    std::vector<RoutedParameter> routed;  // indices within the group
+    std::size_t first = 0;                // index of the group's first parameter
+    std::size_t count = 0;
+  };
+  struct Slot {  // one parameter as given
+    Parameter parameter;
+    std::size_t owner = 0;  // itself, or the entry it is tied to
+    bool stepped = false;
+    std::vector<JobBase*> jobs;
+  };
+
+  Impl(std::vector<ParameterGroup> given, EngineOptions options);
+
+  // Construction.
+  void check_across_groups(const std::vector<Parameter>& all) const;
+  void build(Group& group, const Routing& routing);
+
+  // Binding. `slot_at` follows a tied entry to the one that is stepped.
+  Slot& slot_at(std::size_t index);
+  void bind_grad(Slot& slot, const ConstTensorView& grad);
+  void bind_value(Slot& slot, const TensorView& value);
+
+  // The parts of a step that are not the backend's.
+  void gate_missing();
+  void gate_non_finite();
+  void sum_up();
+  void announce_held();
+
+  // The families of all groups, each once: "adamw,rode".
+  std::string families() const;
+
+  EngineOptions engine;
+  std::unique_ptr<Backend> backend;
+  std::vector<Slot> slots;
+  std::vector<Group> groups;
+  std::vector<std::unique_ptr<ParameterState>> states;
+  JobList jobs;
+  std::int64_t steps = 0;
+  GlobalDiagnostics global;
+  std::set<const JobBase*> announced;  // held matrices that were mentioned
+};
+
+}  // namespace rode
