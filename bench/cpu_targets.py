@@ -11,6 +11,7 @@ against torch.optim.Muon (bf16 products) and against the same loop with fp32 tor
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -24,7 +25,15 @@ def bench(options, optimizer, *arguments):
     command += ["--threads", str(options.threads), "--repeat", str(options.repeat)]
     command += ["--optimizer", optimizer, *arguments]
     print("$", " ".join(map(str, command)), flush=True)
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    # The peers run in the Python that runs this script.
+    environment = {**os.environ, "RODE_PYTHON": sys.executable}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    return json.loads(done.stdout)
+
+
+def commit():
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def main():
@@ -61,7 +70,8 @@ def main():
         "torch_fp32_loop_over_muon_rms_fp32": fp32["peers"]["muon_fp32_loop"]["median_ms"]
         / fp32["median_ms"],
     }
-    result = {"summary": summary, "runs": [rode, bf16, fp32, standard]}
+    result = {"commit": commit(), "summary": summary, "runs": [rode, bf16, fp32, standard]}
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n")
     for key, value in summary.items():
         print(f"{key:40s} {value:10.3f}")

@@ -4,8 +4,9 @@
 #
 #   tools/fuzz.sh standalone|libfuzzer BUILD_DIRECTORY SECONDS
 #
-# A target is BUILD_DIRECTORY/bin/fuzz_NAME; its corpus, where there is one, is
-# tests/fuzz/corpus/NAME. An input that fails is left in BUILD_DIRECTORY/crashes.
+# A target is BUILD_DIRECTORY/bin/fuzz_NAME. It starts from its own seeds, which seeds_NAME writes
+# for libFuzzer, and from tests/fuzz/corpus/NAME where there is one. libFuzzer keeps what it finds
+# in BUILD_DIRECTORY/corpus/NAME; an input that fails is left in BUILD_DIRECTORY/crashes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,8 +29,8 @@ fuzz_one() {
       "$target" --seconds "$limit" --artifacts "$crashes" "${corpus[@]}"
       ;;
     libfuzzer)
+      "$build/bin/seeds_$name" --write-seeds "$found" || return 1
       # New inputs go to the first folder; the repository's own is only read.
-      mkdir -p "$found"
       "$target" "-max_total_time=$limit" "-artifact_prefix=$crashes/$name-" "$found" "${corpus[@]}"
       ;;
     *)

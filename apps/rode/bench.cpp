@@ -17,8 +17,8 @@
 #include "bench_products.h"
 #include "commands.h"
 #include "model_shapes.h"
+#include "optim/splits.h"
 #include "rode/version.h"
-#include "splits.h"
 
 namespace rode::cli {
 namespace {
@@ -95,16 +95,16 @@ std::vector<MatrixSize> iterated_matrices(const Method& method,
                         option_value(method, "conditioner") != "none" &&
                         option_value(method, "direction") != "fixed";
   if (!iterates) return {};
-  const std::string splits = option_value(method, "splits");
+  const Splits splits(method.name(), option_value(method, "splits"));
   std::vector<MatrixSize> sizes;
   for (const RoutedParameter& entry : routed) {
     if (entry.treatment != Treatment::matrix) continue;
     const Parameter& parameter = parameters[entry.index];
     const std::int64_t rows = parameter.value.shape[0];
     const std::int64_t columns = parameter.value.numel() / rows;
-    const std::vector<std::int64_t> blocks = blocks_of(splits, parameter);
-    if (blocks.empty()) sizes.push_back({rows, columns});
-    for (const std::int64_t block : blocks) sizes.push_back({block, columns});
+    for (const std::int64_t block : splits.blocks(parameter.name, rows)) {
+      sizes.push_back({block, columns});
+    }
   }
   return sizes;
 }

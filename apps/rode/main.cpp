@@ -38,16 +38,32 @@ std::string command_path(const CLI::App& command) {
   return parent == nullptr ? "rode" : command_path(*parent) + " " + command.get_name();
 }
 
-// CLI11 says only that a subcommand is required; the word that is none tells more.
+// CLI11 first says what is required and absent; a word it does not know tells more.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = parsed_command(app);
   const std::vector<std::string> left = command.remaining();
-  if (command.get_require_subcommand_min() == 0 || left.empty()) return error.what();
+  if (left.empty()) return error.what();
+  const std::string word = left.front().substr(0, left.front().find('='));
   std::vector<std::string> names;
+  if (word.starts_with('-')) {
+    for (const CLI::Option* option : command.get_options()) names.push_back(option->get_name());
+    return fmt::format("unknown flag '{}'; did you mean '{}'?", word, rode::nearest(word, names));
+  }
+  if (command.get_require_subcommand_min() == 0) {
+    return fmt::format("unexpected argument '{}'", left.front());
+  }
   for (const CLI::App* inner : command.get_subcommands({})) names.push_back(inner->get_name());
-  return fmt::format("unknown {} '{}' (nearest: '{}'); expected {}",
-                     left.front().starts_with('-') ? "flag" : "subcommand", left.front(),
+  return fmt::format("unknown subcommand '{}'; did you mean '{}'? expected {}", left.front(),
                      rode::nearest(left.front(), names), fmt::join(names, ", "));
+}
+
+// The library's remedies name its own options; this one has a flag.
+void hint_at_skipping(const CLI::App& app) {
+  const CLI::Option* flag = parsed_command(app).get_option_no_throw("--on-non-finite");
+  if (flag == nullptr || flag->as<std::string>() == "skip") return;
+  fmt::print(stderr,
+             "rode: hint: '--on-non-finite skip' leaves a parameter whose gradient or weights hold "
+             "NaN or Inf as it is and steps the others\n");
 }
 
 int wrong_usage(const CLI::App& app, std::string_view message) {
@@ -68,7 +84,11 @@ int run(CLI::App& app, int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     complain("out of memory; use smaller shapes or a machine with more memory");
     return kFailed;
-  } catch (const std::exception& error) {  // rode::Error among them
+  } catch (const rode::Error& error) {
+    complain(error.what());
+    if (error.kind() == rode::ErrorKind::non_finite) hint_at_skipping(app);
+    return kFailed;
+  } catch (const std::exception& error) {
     complain(error.what());
     return kFailed;
   }

@@ -120,11 +120,16 @@ constexpr Int kMaxExtent = Int{1} << 24;
 constexpr Int kMaxElements = Int{1} << 40;
 constexpr Int kMaxCount = 100000;
 
-// One positive number of "MxNxCOUNT" from the front of `text`, and the 'x' behind it.
-Int take_number(std::string_view& text, Int largest) {
+// One positive number of "MxNxCOUNT" from the front of `text`, and the 'x' behind it; 0 where
+// there is none.
+Int take_number(std::string_view& text, std::string_view what, Int largest) {
   Int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || value < 1 || value > largest) return 0;
+  if (error == std::errc::result_out_of_range || value > largest) {
+    const std::string_view digits(text.data(), static_cast<std::size_t>(end - text.data()));
+    throw UsageError(fmt::format("--shapes: {} {}; expected at most {}", what, digits, largest));
+  }
+  if (error != std::errc() || value < 1) return 0;
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   if (!text.empty()) {
     if (text.front() != 'x' || text.size() == 1) return 0;
@@ -141,13 +146,14 @@ Model matrices(std::string_view text) {
   for (std::size_t at = 0; at <= text.size(); ++item) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     std::string_view part = text.substr(at, comma - at);
-    const Int m = take_number(part, kMaxExtent);
-    const Int n = m == 0 ? 0 : take_number(part, kMaxExtent);
-    const Int count = n == 0 ? 0 : part.empty() ? 1 : take_number(part, kMaxCount);
+    const Int m = take_number(part, "extent", kMaxExtent);
+    const Int n = m == 0 ? 0 : take_number(part, "extent", kMaxExtent);
+    const Int count = n == 0 ? 0 : part.empty() ? 1 : take_number(part, "count", kMaxCount);
     if (count == 0 || !part.empty()) return {};
-    elements += m * n * count;
-    if (elements > kMaxElements) {
-      throw UsageError(fmt::format("--shapes '{}' has more than 2^40 elements", text));
+    // One matrix by itself first: with its count the product could overflow.
+    if (m * n > kMaxElements || (elements += m * n * count) > kMaxElements) {
+      throw UsageError(
+          fmt::format("--shapes '{}' has more elements than {}, the most", text, kMaxElements));
     }
     for (Int k = 0; k < count; ++k) {
       model.tensors.push_back({fmt::format("matrix{}.{}.weight", item, k), {m, n}});

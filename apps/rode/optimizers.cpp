@@ -20,6 +20,9 @@ namespace {
 struct Arguments {
   std::string shapes;
   std::string name;
+  // Given at all: an empty text is wrong, not absent.
+  bool with_shapes = false;
+  bool with_name = false;
   bool json = false;
 };
 
@@ -112,19 +115,19 @@ void print_options(const std::vector<OptimizerInfo>& list, bool with_help) {
   if (!with_help) fmt::print("'rode optimizers --name NAME' explains an optimizer's options.\n");
 }
 
-std::vector<OptimizerInfo> chosen(const std::string& name) {
+std::vector<OptimizerInfo> chosen(const Arguments& arguments) {
   std::vector<OptimizerInfo> list = list_optimizers();
-  if (name.empty()) return list;
-  (void)make_method(name, {});  // refuses an unknown name and names the nearest
-  std::erase_if(list, [&](const OptimizerInfo& info) { return info.name != name; });
+  if (!arguments.with_name) return list;
+  (void)make_method(arguments.name, {});  // refuses an unknown name and names the nearest
+  std::erase_if(list, [&](const OptimizerInfo& info) { return info.name != arguments.name; });
   return list;
 }
 
 void run(const Arguments& arguments) {
-  const std::vector<OptimizerInfo> list = chosen(arguments.name);
+  const std::vector<OptimizerInfo> list = chosen(arguments);
   std::optional<Model> model;
   std::vector<std::size_t> state_bytes;
-  if (!arguments.shapes.empty()) {
+  if (arguments.with_shapes) {
     model = model_by_name(arguments.shapes);
     const std::vector<Parameter> parameters = model->parameters();
     for (const OptimizerInfo& info : list) {
@@ -147,7 +150,7 @@ void run(const Arguments& arguments) {
   } else if (model) {
     print_state_table(*model, list, state_bytes);
   } else {
-    print_options(list, !arguments.name.empty());
+    print_options(list, arguments.with_name);
   }
 }
 
@@ -157,12 +160,16 @@ void add_optimizers_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("optimizers", "List the optimizers: options, defaults, bytes of state");
-  command->add_option("--shapes", arguments->shapes,
-                      fmt::format("Bytes of state for this model: {}", kShapesHelp));
-  command->add_option("--name", arguments->name,
-                      "Only this optimizer, with every option explained");
+  const CLI::Option* shapes = command->add_option(
+      "--shapes", arguments->shapes, fmt::format("Bytes of state for this model: {}", kShapesHelp));
+  const CLI::Option* name = command->add_option("--name", arguments->name,
+                                                "Only this optimizer, with every option explained");
   command->add_flag("--json", arguments->json, "Print JSON");
-  command->callback([arguments] { run(*arguments); });
+  command->callback([=] {
+    arguments->with_shapes = shapes->count() > 0;
+    arguments->with_name = name->count() > 0;
+    run(*arguments);
+  });
 }
 
 }  // namespace rode::cli

@@ -97,8 +97,25 @@ void print_json(const Arguments& arguments, const StepReport& report, std::int64
                      {"update_ratio", report.global.update_ratio},
                      {"gradient_norm", report.global.gradient_norm},
                      {"state_bytes", report.state_bytes},
-                     {"workspace_bytes", report.workspace_bytes}};
+                     {"workspace_bytes", report.workspace_bytes},
+                     {"skipped", report.skipped}};
   fmt::print("{}\n", json.dump(2));
+}
+
+// The table with every name fit for a terminal.
+std::string shown_routing(const std::vector<Parameter>& parameters, const Routing& routing) {
+  std::vector<RoutedParameter> routed = route_parameters(parameters, routing);
+  std::vector<Parameter> named = parameters;
+  for (Parameter& parameter : named) parameter.name = on_terminal(parameter.name);
+  for (RoutedParameter& entry : routed) entry.reason = on_terminal(entry.reason);
+  return routing_table(named, routed);
+}
+
+void note_skipped(const StepReport& report, std::int64_t steps) {
+  for (const auto& [name, count] : report.skipped) {
+    fmt::print(stderr, "rode: note: parameter '{}' was skipped in {} of {} step(s)\n",
+               on_terminal(name), count, steps);
+  }
 }
 
 void run(const Arguments& arguments) {
@@ -106,20 +123,18 @@ void run(const Arguments& arguments) {
   StepInput input{std::filesystem::path(arguments.in)};
   input.set_layouts(arguments.layouts);
   if (arguments.show_routing) {
-    const auto routed = route_parameters(input.parameters(), plan.routing);
     // Standard output belongs to the JSON where that was asked for.
-    fmt::print(arguments.json ? stderr : stdout, "{}\n", routing_table(input.parameters(), routed));
+    fmt::print(arguments.json ? stderr : stdout, "{}\n",
+               shown_routing(input.parameters(), plan.routing));
   }
-  std::int64_t steps_done = 0;
-  const auto finish = [&](StepOutput& output) {
-    steps_done = output.steps_done;
-    write_safetensors(arguments.out, output.entries,
-                      {{"rode.step", std::to_string(output.steps_done)}});
+  const auto finish = [&](const StepOutput& output) {
+    write_safetensors(arguments.out, output.entries, output.metadata);
   };
   const StepReport report = arguments.backend == "reference"
                                 ? step_with_reference(input, plan, finish)
                                 : step_with_engine(input, plan, finish);
-  if (arguments.json) print_json(arguments, report, steps_done);
+  note_skipped(report, arguments.steps);
+  if (arguments.json) print_json(arguments, report, input.steps_before() + arguments.steps);
 }
 
 }  // namespace

@@ -79,11 +79,13 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
   }
   Optimizer optimizer(input.parameters(), plan.method, plan.routing, plan.engine);
   load_state(optimizer, input);
+  StepReport report;
   for (std::int64_t k = 0; k < plan.steps; ++k) {
     for (std::size_t i = 0; i < input.parameters().size(); ++i) {
       optimizer.bind_grad(i, input.gradient(i, k));
     }
     optimizer.step(plan.schedule.multiplier(optimizer.steps_done()));
+    for (const std::string& name : optimizer.skipped()) ++report.skipped[name];
   }
 
   StepOutput output;
@@ -92,9 +94,12 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
   }
   for (TensorEntry& entry : optimizer.state()) output.entries.push_back(std::move(entry));
   add_diagnostics(output, input, optimizer.matrix_diagnostics());
-  output.steps_done = optimizer.steps_done();
+  output.metadata = optimizer.metadata();
   finish(output);
-  return {optimizer.global_diagnostics(), optimizer.state_bytes(), optimizer.workspace_bytes()};
+  report.global = optimizer.global_diagnostics();
+  report.state_bytes = optimizer.state_bytes();
+  report.workspace_bytes = optimizer.workspace_bytes();
+  return report;
 }
 
 }  // namespace rode::cli

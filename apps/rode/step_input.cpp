@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::string_view kOperation = "step";
 
+// So far from overflow that no number of further steps reaches it.
+constexpr std::int64_t kMostStepsBefore = std::int64_t{1} << 62;
+
 bool steppable(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
 // A whole number >= 0 without sign or leading zero; -1 where the text is none.
@@ -119,10 +122,10 @@ void StepInput::read_metadata() {
   const auto entry = file_.metadata().find("rode.step");
   if (entry == file_.metadata().end()) return;
   steps_before_ = parse_count(entry->second);
-  if (steps_before_ < 0) {
+  if (steps_before_ < 0 || steps_before_ > kMostStepsBefore) {
     throw Error(ErrorKind::file, kOperation,
-                fmt::format("file '{}' has metadata rode.step '{}'; expected a whole number; "
-                            "remove or correct it",
+                fmt::format("file '{}' has metadata rode.step '{}'; expected a whole number up to "
+                            "2^62; remove or correct it",
                             path_, entry->second));
   }
 }

@@ -64,7 +64,7 @@ class StepInput {
 struct StepOutput {
   std::vector<TensorEntry> entries;
   std::vector<Buffer> owned;
-  std::int64_t steps_done = 0;
+  std::map<std::string, std::string> metadata;
 
   void add_floats(const std::string& name, const Shape& shape, const std::vector<double>& values);
 };

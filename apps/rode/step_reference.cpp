@@ -8,13 +8,14 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "optim/splits.h"
 #include "reference/reference.h"
 #include "rode/error.h"
-#include "splits.h"
 #include "step_run.h"
 
 namespace rode::cli {
@@ -75,6 +76,27 @@ bool finite(const reference::Tensor& tensor) {
   return std::ranges::all_of(tensor.data, [](double v) { return std::isfinite(v); });
 }
 
+// What the engine stores or multiplies in fewer bits has no counterpart in double precision;
+// ignoring such an option would pass for having tested it.
+void refuse_narrow_options(const StepInput& input, const StepPlan& plan) {
+  const bool bf16 = std::ranges::any_of(
+      input.parameters(), [](const Parameter& p) { return p.value.dtype == DType::bf16; });
+  const auto refuse = [&](const char* key, std::initializer_list<std::string_view> narrow) {
+    const std::string value = option_value(plan.method, key);
+    if (std::ranges::find(narrow, value) == narrow.end()) return;
+    throw Error(ErrorKind::unsupported, "reference",
+                fmt::format("option '{}' is '{}'; the double-precision reference does not do that; "
+                            "leave it out or use --backend cpu",
+                            key, value));
+  };
+  refuse("state_dtype", {"bf16"});
+  refuse("ns_dtype", {"bf16", "fp16"});
+  if (bf16) refuse("rounding", {"stochastic", "exact"});
+}
+
+// Nothing of an older step may pass for a skipped one's.
+constexpr reference::Diagnostics kSkipped = {.gamma = 0};
+
 // One parameter under way.
 struct Item {
   std::size_t index = 0;
@@ -83,14 +105,22 @@ struct Item {
   bool frozen = false;
   reference::Tensor value;
   reference::State state;
-  std::vector<reference::Diagnostics> diagnostics;  // of its last step; a skipped one leaves them
+  std::vector<reference::Diagnostics> diagnostics;  // of the last step, RODE only
 };
 
 std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
                           const std::vector<RoutedParameter>& routed,
                           const reference::Settings& settings) {
-  const auto splits = settings.find("splits");
-  if (splits != settings.end()) check_splits(splits->second, input.parameters());
+  const std::string optimizer(plan.method.name());
+  const Splits splits(optimizer, option_value(plan.method, "splits"));
+  std::vector<std::string> names;
+  for (const RoutedParameter& entry : routed) {
+    names.push_back(input.parameters()[entry.index].name);
+  }
+  if (const std::string pattern = splits.unmatched(names); !pattern.empty()) {
+    throw Error(ErrorKind::invalid_argument, optimizer,
+                fmt::format("option 'splits': pattern '{}' matches no parameter", pattern));
+  }
   std::vector<Item> items;
   for (const RoutedParameter& entry : routed) {
     const Parameter& parameter = input.parameters()[entry.index];
@@ -100,13 +130,17 @@ std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
     item.frozen = entry.treatment == Treatment::frozen;
     item.treatment.matrix = entry.treatment == Treatment::matrix;
     item.treatment.in_out = parameter.layout == Layout::in_out;
-    if (item.treatment.matrix && splits != settings.end()) {
-      item.treatment.blocks = blocks_of(splits->second, parameter);
+    const Shape& shape = parameter.value.shape;
+    if (item.treatment.matrix && shape.rank() >= 2) {
+      const int fan_out = item.treatment.in_out ? shape.rank() - 1 : 0;
+      item.treatment.blocks = splits.blocks(parameter.name, shape[fan_out]);
     }
     item.value = read(parameter.value);
     if (!item.frozen) {
-      item.state = reference::initial_state(std::string(plan.method.name()), settings,
-                                            item.treatment, item.value);
+      item.state = reference::initial_state(optimizer, settings, item.treatment, item.value);
+    }
+    if (item.treatment.matrix && optimizer.starts_with("rode")) {
+      item.diagnostics.assign(item.treatment.blocks.size(), kSkipped);
     }
     items.push_back(std::move(item));
   }
@@ -150,46 +184,50 @@ void load_state(std::vector<Item>& items, const StepInput& input) {
 // The gradient of step k, or nothing where the parameter is to be passed over.
 bool usable_gradient(const StepInput& input, const StepPlan& plan, const Item& item, std::int64_t k,
                      reference::Tensor& gradient) {
-  if (item.frozen) return false;
   const ConstTensorView view = input.gradient(item.index, k);
   if (view.data == nullptr) return false;
   gradient = read(view);
   if (finite(gradient) && finite(item.value)) return true;
-  if (plan.engine.on_non_finite == OnBadGradient::skip) return false;
+  // Weights that are not finite stay so whatever is skipped.
+  if (finite(item.value) && plan.engine.on_non_finite == OnBadGradient::skip) return false;
   throw Error(
       ErrorKind::non_finite, "step",
       fmt::format("gradient or weights of parameter '{}' hold NaN or Inf in step {}; expected "
-                  "finite values; nothing was changed; repair it or use "
-                  "--on-non-finite skip",
+                  "finite values; nothing was changed; repair it",
                   *item.name, k));
 }
 
-// One step of every parameter. The squared norms are summed as the engine defines them.
-GlobalDiagnostics step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& plan,
-                           const reference::Settings& settings, std::int64_t k) {
+// One step of every parameter. The squared norms are summed as the engine defines them: skipped
+// parameters have weights, and no update.
+void step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& plan,
+              const reference::Settings& settings, std::int64_t k, StepReport& report) {
   const double multiplier = plan.schedule.multiplier(input.steps_before() + k);
   const std::string optimizer(plan.method.name());
   double weights = 0;
   double update = 0;
   double gradients = 0;
   for (Item& item : items) {
-    reference::Tensor gradient;
-    if (!usable_gradient(input, plan, item, k, gradient)) continue;
+    if (item.frozen) continue;
     const std::vector<double> before = item.value.data;
+    weights += squared_norm(before);
+    reference::Tensor gradient;
+    if (!usable_gradient(input, plan, item, k, gradient)) {
+      ++report.skipped[*item.name];
+      for (reference::Diagnostics& block : item.diagnostics) block = kSkipped;
+      continue;
+    }
     item.diagnostics = reference::step(optimizer, settings, item.treatment, item.value, gradient,
                                        item.state, multiplier);
-    weights += squared_norm(before);
     gradients += squared_norm(gradient.data);
     for (std::size_t i = 0; i < before.size(); ++i) {
       update += (item.value.data[i] - before[i]) * (item.value.data[i] - before[i]);
     }
   }
-  GlobalDiagnostics global;
+  GlobalDiagnostics& global = report.global;
   global.weight_norm = std::sqrt(weights);
   global.update_norm = std::sqrt(update);
   global.update_ratio = global.update_norm / (global.weight_norm + 1e-12);
   global.gradient_norm = std::sqrt(gradients);
-  return global;
 }
 
 using Field = std::pair<const char*, double reference::Diagnostics::*>;
@@ -226,6 +264,7 @@ void add_item(StepOutput& output, const Item& item) {
 }  // namespace
 
 StepReport step_with_reference(const StepInput& input, const StepPlan& plan, const Finish& finish) {
+  refuse_narrow_options(input, plan);
   reference::Settings settings;
   for (const OptionInfo& option : plan.method.options()) settings[option.key] = option.value;
   const std::vector<RoutedParameter> routed = route_parameters(input.parameters(), plan.routing);
@@ -236,11 +275,11 @@ StepReport step_with_reference(const StepInput& input, const StepPlan& plan, con
   load_state(items, input);
   StepReport report;
   for (std::int64_t k = 0; k < plan.steps; ++k) {
-    report.global = step_all(items, input, plan, settings, k);
+    step_all(items, input, plan, settings, k, report);
   }
 
   StepOutput output;
-  output.steps_done = input.steps_before() + plan.steps;
+  output.metadata["rode.step"] = std::to_string(input.steps_before() + plan.steps);
   for (const Item& item : items) {
     const Parameter& parameter = input.parameters()[item.index];
     if (!item.frozen) write(item.value, parameter.value);

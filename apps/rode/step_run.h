@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "rode/optimizer.h"
@@ -23,11 +24,12 @@ struct StepReport {
   GlobalDiagnostics global;  // of the last step
   std::size_t state_bytes = 0;
   std::size_t workspace_bytes = 0;
+  std::map<std::string, std::int64_t> skipped;  // parameter: number of steps it was left out of
 };
 
 // Both write the new weights into the input's copies and list them, state and diagnostics in
 // `finish`'s argument, which is called once, when every step has succeeded.
-using Finish = std::function<void(StepOutput&)>;
+using Finish = std::function<void(const StepOutput&)>;
 StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish);
 StepReport step_with_reference(const StepInput& input, const StepPlan& plan, const Finish& finish);
 

@@ -6,7 +6,7 @@
 
 namespace rode {
 
-// One matrix (or one block of a split matrix) under RODE.
+// One matrix (or one block of a split matrix) under RODE; zeros if the step skipped it.
 struct MatrixDiagnostics {
   std::string name;     // the parameter's, with "[k]" behind it for block k
   double rho = 0;       // radius before the step
@@ -18,12 +18,14 @@ struct MatrixDiagnostics {
   double m_norm = 0;    // norm of the plain tangent momentum
 };
 
-// Over every stepped parameter, the rest included, as the paper defines them.
+// Over every trainable parameter, the rest included, as the paper defines them. A parameter
+// that a step skipped counts in weight_norm alone; a frozen one not at all.
 struct GlobalDiagnostics {
   double weight_norm = 0;   // before the step
   double update_norm = 0;   // ||W' - W||
   double update_ratio = 0;  // update_norm / (weight_norm + 1e-12)
   double gradient_norm = 0;
+  int held = 0;  // matrices of norm zero, which have no direction
 };
 
 }  // namespace rode

@@ -57,11 +57,13 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) noexcept;
 
   // One step. `multiplier` scales lr, lr_rho and lr_rest (schedule.h). After the first
-  // call nothing is allocated. Throws before anything has changed.
+  // call nothing is allocated, except by oneDNN where ns_dtype = bf16. Throws before
+  // anything has changed (what `notify` throws comes after the step).
   void step(double multiplier = 1.0);
 
   // Gradients (and weights) may move between steps; `index` counts the parameters in
-  // the order given, over all groups. A null gradient means "none this step".
+  // the order given, over all groups. A null gradient means "none this step". Tied
+  // entries are one parameter: binding any of them binds it.
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
 
@@ -81,12 +83,17 @@ class Optimizer {
   // names that were expected and absent.
   std::vector<std::string> load_state(const SafetensorsFile& file, bool complete = true);
 
+  // What belongs beside state() in a file of the caller's: the step count, the optimizer.
+  std::map<std::string, std::string> metadata() const;
+
   std::size_t state_bytes() const;
   std::size_t workspace_bytes() const;
 
   // Of the last step.
   std::vector<MatrixDiagnostics> matrix_diagnostics() const;
   GlobalDiagnostics global_diagnostics() const;
+  // Parameters that it left alone: no gradient, or one that is not finite.
+  std::vector<std::string> skipped() const;
 
   std::string routing_table() const;
 

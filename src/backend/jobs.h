@@ -46,13 +46,22 @@ struct StepSums {
   double ww = 0, gg = 0, dd = 0;
 };
 
+// A momentum of 0.99 sums a hundred gradients; an element of 1e36 still fits fp32 then.
+inline constexpr double kMomentumLimit = 1e72;
+// Of rules that average squares in fp32.
+inline constexpr double kSquaresLimit = 3.4e38;
+
 struct JobBase {
   std::size_t parameter = 0;  // index over all groups
   std::int64_t offset = 0;    // of the first element within the parameter (blocks)
   Weights weight;
   Grads grad;
+  // A gradient whose squared norm exceeds it is refused: the rule could not keep its squares,
+  // or its sums, in fp32.
+  double most_gg = kMomentumLimit;
+  bool announced = false;     // the user has heard of it being held
   bool active = true;         // false: this step leaves the job alone
-  bool finite = true;         // measure: the gradient is
+  bool finite = true;         // measure: the gradient is, and within most_gg
   bool weight_finite = true;  // measure, where it reads them: weights and momentum are
   StepSums sums;              // results of measure and update
 };
@@ -98,6 +107,7 @@ struct SoapJob : JobBase {
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
   std::int64_t* step = nullptr;
+  bool failed = false;  // update: its factors could not be decomposed, nothing was changed
 };
 
 struct AdafactorJob : JobBase {
@@ -118,6 +128,19 @@ struct ElementJob : JobBase {
   Moments state[3];  // in the order of interface: exp_avg, exp_avg_sq / fast, slow, sq / momentum
   std::int64_t* step = nullptr;  // null for SGD
 };
+
+// Rows, columns and stride of any job's weights.
+inline Geometry geometry_of(const RodeJob& job) { return job.geometry; }
+inline Geometry geometry_of(const MuonJob& job) { return job.geometry; }
+inline Geometry geometry_of(const SoapJob& job) {
+  std::int64_t count = 1;
+  for (const SoapMode& mode : job.modes) count *= mode.extent;
+  return {1, count, count};
+}
+inline Geometry geometry_of(const AdafactorJob& job) {
+  return {job.planes * job.rows, job.cols, job.cols};
+}
+inline Geometry geometry_of(const ElementJob& job) { return {1, job.count, job.count}; }
 
 // One step's whole work. Deques: addresses stay while jobs are added.
 struct JobList {

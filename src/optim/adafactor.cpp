@@ -20,7 +20,7 @@ class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
       f.push_back(number("lr", &O::lr, at_least(0), "explicit rate of the matrices"));
       f.push_back(
           number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
-      f.push_back(number("eps", &O::eps, at_least(0), "added to the squared gradient"));
+      f.push_back(number("eps", &O::eps, more_than(0), "added to the squared gradient"));
       f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
                          "greatest root mean square of an update"));
       f.push_back(
@@ -74,6 +74,7 @@ class AdafactorInstance final : public RuleInstance {
     AdafactorJob& job = jobs.adafactor.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;
+    job.most_gg = kSquaresLimit;
     const Shape& shape = subject.parameter->value.shape;
     if (shape.rank() < 2) {
       job.planes = job.rows = 1;

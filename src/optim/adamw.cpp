@@ -19,7 +19,7 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
       f.push_back(
           number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
       f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
-      f.push_back(number("eps", &O::eps, at_least(0), "added to the corrected sqrt(v)"));
+      f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
       f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                          "decoupled decay of the rest"));
@@ -27,6 +27,10 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
       return f;
     }());
     return table;
+  }
+
+  static void cross_check(std::string_view name, const AdamWOptions& o) {
+    for (const double beta : o.betas) check_average(name, o.storage, beta);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

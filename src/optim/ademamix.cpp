@@ -21,7 +21,7 @@ class AdEMAMixRule final : public TypedRule<AdEMAMixRule, AdEMAMixOptions> {
       f.push_back(numbers("betas", &O::betas, unit_interval(),
                           "of fast momentum, second moment and slow momentum"));
       f.push_back(number("alpha", &O::alpha, at_least(0), "weight of the slow momentum"));
-      f.push_back(number("eps", &O::eps, at_least(0), "added to the corrected sqrt(v)"));
+      f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(integer("warmup_steps", &O::warmup_steps, 0, 1000000000,
                           "of alpha and the slow average; 0: off"));
       f.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
@@ -31,6 +31,10 @@ class AdEMAMixRule final : public TypedRule<AdEMAMixRule, AdEMAMixOptions> {
       return f;
     }());
     return table;
+  }
+
+  static void cross_check(std::string_view name, const AdEMAMixOptions& o) {
+    for (const double beta : o.betas) check_average(name, o.storage, beta);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
@@ -68,6 +72,7 @@ class AdEMAMixInstance final : public RuleInstance {
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;
     job.count = subject.parameter->value.numel();
+    job.most_gg = kSquaresLimit;
     job.state[0] = moments(state, "exp_avg_fast");
     job.state[1] = moments(state, "exp_avg_slow");
     job.state[2] = moments(state, "exp_avg_sq");

@@ -2,8 +2,6 @@
 // Muon's options, state and jobs.
 #include "rode/optim/muon.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
 
 #include "optim/rule_support.h"
@@ -47,23 +45,20 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
                               "the norm fixed and has no decay; set weight_decay=0",
                               o.weight_decay));
     }
+    check_ns_form(name, o.ns_form, o.ns_dtype);
+    check_average(name, o.storage, o.momentum);
+    check_average(name, o.storage, o.betas_rest[1]);
     Splits(name, o.splits);
   }
 
   void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
 
   void check_names(const std::vector<std::string>& names) const override {
-    const std::string pattern = Splits(name_, options_.splits).unmatched(names);
-    if (!pattern.empty()) {
-      throw Error(ErrorKind::invalid_argument, name_,
-                  fmt::format("option 'splits': pattern '{}' matches no parameter", pattern));
-    }
+    check_split_names(name_, options_.splits, names);
   }
 
   std::vector<Block> blocks(const Subject& subject) const {
-    const MatrixShape shape = matrix_shape(name_, subject);
-    const Splits splits(name_, options_.splits);
-    return matrix_blocks(shape, splits.blocks(subject.parameter->name, shape.fan_out()));
+    return matrix_blocks(name_, options_.splits, subject);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
@@ -110,7 +105,7 @@ class MuonInstance final : public RuleInstance {
                                     static_cast<double>(block.fan_in));
       if (radius != nullptr) {
         job.radius = radius++;
-        *job.radius = static_cast<float>(std::sqrt(backend.squared_norm(job.weight, job.geometry)));
+        backend.store_norm(job.weight, job.geometry, job.radius);
       }
     }
   }

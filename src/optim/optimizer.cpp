@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
+#include "optim/state_values.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -37,12 +38,15 @@ void Optimizer::step(double multiplier) {
                 fmt::format("multiplier = {}; expected a finite number, 0 or more", multiplier));
   }
   impl_->gate_missing();
-  impl_->backend->measure(impl_->jobs);
-  impl_->gate_non_finite();
-  impl_->backend->update(impl_->jobs, {multiplier, impl_->steps});
+  Backend& backend = *impl_->backend;
+  if (impl_->changed) backend.refresh(impl_->jobs);
+  impl_->changed = false;
+  backend.step(impl_->jobs,
+               {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
+  if (backend.fetch(impl_->jobs)) impl_->throw_refused();
   ++impl_->steps;
   impl_->sum_up();
-  impl_->announce_held();
+  impl_->announce();
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {
@@ -59,8 +63,7 @@ void Optimizer::set_option(std::size_t group, std::string_view key, std::string_
                 fmt::format("group {} of {}; groups count from 0", group, impl_->groups.size()));
   }
   Impl::Group& target = impl_->groups[group];
-  Method changed = target.method.with({{std::string(key), std::string(value)}});
-  for (const OptionInfo& info : changed.options()) {
+  for (const OptionInfo& info : target.method.options()) {
     if (info.key == key && !info.live) {
       throw Error(ErrorKind::invalid_argument, target.method.name(),
                   fmt::format("option '{}' is fixed at construction; make a new optimizer and "
@@ -68,8 +71,9 @@ void Optimizer::set_option(std::size_t group, std::string_view key, std::string_
                               key));
     }
   }
-  target.method = std::move(changed);
+  target.method = target.method.with({{std::string(key), std::string(value)}});
   target.instance->refresh(*target.method.rule());
+  impl_->changed = true;
 }
 
 void Optimizer::set_option(std::size_t group, std::string_view key, double value) {
@@ -93,9 +97,22 @@ std::vector<TensorEntry> Optimizer::state() const {
 }
 
 void Optimizer::save(const std::filesystem::path& path) const {
-  write_safetensors(path, state(),
-                    {{std::string(kStepKey), std::to_string(impl_->steps)},
-                     {std::string(kOptimizerKey), impl_->families()}});
+  write_safetensors(path, state(), metadata());
+}
+
+std::map<std::string, std::string> Optimizer::metadata() const {
+  return {{std::string(kStepKey), std::to_string(impl_->steps)},
+          {std::string(kOptimizerKey), impl_->families()}};
+}
+
+std::vector<std::string> Optimizer::skipped() const {
+  std::vector<std::string> names;
+  for (const Impl::Slot& slot : impl_->slots) {
+    if (!slot.jobs.empty() && slot.parameter.value.numel() > 0 && !slot.jobs.front()->active) {
+      names.push_back(slot.parameter.name);
+    }
+  }
+  return names;
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
@@ -108,7 +125,8 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
   if (saved != file.metadata().end()) {
     const std::string& text = saved->second;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
-    if (error != std::errc() || stop != text.data() + text.size() || steps < 0) {
+    if (error != std::errc() || stop != text.data() + text.size() || steps < 0 ||
+        steps > kMostSteps) {
       throw Error(ErrorKind::file, "load state",
                   fmt::format("metadata '{}' = '{}'; expected a step count", kStepKey, text));
     }

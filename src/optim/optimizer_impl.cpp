@@ -60,12 +60,12 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     groups.push_back({group.method, nullptr, {}, all.size(), group.parameters.size()});
     for (Parameter& p : group.parameters) all.push_back(std::move(p));
   }
-  check_across_groups(all);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    check_value(all[i]);
-    check_grad(all[i], all[i].grad);
-    slots.push_back({std::move(all[i]), i, false, {}});
+  for (const Parameter& p : all) {
+    check_value(p);
+    check_grad(p, p.grad);
   }
+  check_across_groups(all);
+  for (std::size_t i = 0; i < all.size(); ++i) slots.push_back({std::move(all[i]), i, false, {}});
   for (std::size_t g = 0; g < groups.size(); ++g) build(groups[g], given[g].routing);
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
@@ -92,8 +92,8 @@ void Optimizer::Impl::check_across_groups(const std::vector<Parameter>& all) con
 
 // The families of all groups, each once: "adamw,rode".
 std::string Optimizer::Impl::families() const {
-  std::set<std::string_view> names;
-  for (const Group& group : groups) names.insert(family(group.method.name()));
+  std::vector<std::string_view> names;
+  for (const Group& group : groups) names.push_back(family(group.method.name()));
   return fmt::format("{}", fmt::join(names, ","));
 }
 
@@ -106,12 +106,14 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   }
   group.routed = route_parameters(members, routing);
   std::vector<std::string> names;
-  for (const RoutedParameter& entry : group.routed) names.push_back(members[entry.index].name);
+  for (const RoutedParameter& entry : group.routed) {
+    if (entry.treatment == Treatment::matrix) names.push_back(members[entry.index].name);
+  }
   rule.check_names(names);
   group.instance = rule.instantiate();
   for (const RoutedParameter& entry : group.routed) {
     const std::size_t index = group.first + entry.index;
-    for (const std::size_t other : entry.tied) slots[group.first + other].owner = index;
+    for (const std::size_t other : entry.tied) tie(index, group.first + other);
     if (entry.treatment == Treatment::frozen) continue;
     slots[index].stepped = true;
     const Subject subject{index, &slots[index].parameter, entry.treatment};
@@ -121,8 +123,24 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   }
 }
 
+// One weight has one gradient: whichever entry brought it, but not two different ones.
+void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
+  slots[other].owner = owner;
+  ConstTensorView& grad = slots[owner].parameter.grad;
+  const ConstTensorView& further = slots[other].parameter.grad;
+  if (further.data == nullptr) return;
+  if (grad.data != nullptr && (grad.data != further.data || grad.dtype != further.dtype)) {
+    throw Error(ErrorKind::invalid_argument, "parameters",
+                fmt::format("'{}' and '{}' are tied but come with two gradients; sum them and pass "
+                            "one",
+                            slots[owner].parameter.name, slots[other].parameter.name));
+  }
+  grad = further;
+}
+
 void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
   check_grad(slot.parameter, grad);
+  changed = true;
   slot.parameter.grad = grad;
   for (JobBase* job : slot.jobs) {
     job->grad.dtype = grad.dtype;
@@ -135,12 +153,14 @@ void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
 
 void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
   Parameter& p = slot.parameter;
-  if (!(value.shape == p.value.shape) || value.dtype != p.value.dtype || value.data == nullptr) {
+  if (!(value.shape == p.value.shape) || value.dtype != p.value.dtype ||
+      (value.data == nullptr && value.numel() > 0)) {
     throw Error(ErrorKind::shape, "bind",
                 fmt::format("new memory of '{}' is {} {}; it must be {} {} as before, and not null",
                             p.name, to_string(value.dtype), to_string(value.shape),
                             to_string(p.value.dtype), to_string(p.value.shape)));
   }
+  changed = true;
   p.value = value;
   for (JobBase* job : slot.jobs) {
     job->weight.data = static_cast<std::byte*>(value.data) +
@@ -168,49 +188,83 @@ void Optimizer::Impl::gate_missing() {
   }
 }
 
-void Optimizer::Impl::gate_non_finite() {
-  for (Slot& slot : slots) {
-    bool grad = true, weight = true;
+void Optimizer::Impl::throw_refused() const {
+  for (const Slot& slot : slots) {
     for (const JobBase* job : slot.jobs) {
-      grad = grad && job->finite;
-      weight = weight && job->weight_finite;
-    }
-    if (grad && weight) continue;
-    if (engine.on_non_finite == OnBadGradient::refuse) {
+      const std::string& name = slot.parameter.name;
+      if (!job->weight_finite) {
+        throw Error(ErrorKind::non_finite, "step",
+                    fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing was "
+                                "changed; restore a checkpoint",
+                                name));
+      }
+      if (job->finite) continue;
+      if (std::isfinite(job->sums.gg)) {
+        throw Error(ErrorKind::non_finite, "step",
+                    fmt::format("gradient of '{}' has norm {:.3g}, too large for fp32 state; "
+                                "nothing was changed; scale the loss, or set on_non_finite to skip",
+                                name, std::sqrt(job->sums.gg)));
+      }
       throw Error(ErrorKind::non_finite, "step",
-                  grad ? fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing "
-                                     "was changed; restore a checkpoint",
-                                     slot.parameter.name)
-                       : fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; "
-                                     "lower the rate or the loss scale, or set on_non_finite "
-                                     "to skip",
-                                     slot.parameter.name));
+                  fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; lower the "
+                              "rate or the loss scale, or set on_non_finite to skip",
+                              name));
     }
-    for (JobBase* job : slot.jobs) job->active = false;
   }
+  throw Error(ErrorKind::non_finite, "step", "refused; nothing was changed");
 }
 
 void Optimizer::Impl::sum_up() {
   double ww = 0, gg = 0, dd = 0;
-  jobs.for_each([&](const JobBase& job) {
-    if (!job.active) return;
+  int held = 0;
+  jobs.for_each([&](auto& job) {
+    if (!job.active) {
+      ww += backend->squared_norm(job.weight, geometry_of(job));
+      return;
+    }
     ww += job.sums.ww;
     gg += job.sums.gg;
     dd += job.sums.dd;
   });
-  global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg)};
+  for (RodeJob& job : jobs.rode) {
+    if (!job.active) {  // nothing of an older step may pass for this one's
+      job.scalars = {};
+      job.write = {};
+    }
+    held += job.active && job.scalars.held ? 1 : 0;
+  }
+  for (const MuonJob& job : jobs.muon) held += job.active && job.held ? 1 : 0;
+  global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg),
+            held};
 }
 
-void Optimizer::Impl::announce_held() {
-  const auto announce = [&](const JobBase& job, bool held) {
-    if (!held || !job.active || !announced.insert(&job).second || !engine.notify) return;
-    engine.notify(fmt::format(
-        "[step] parameter '{}' has norm zero, so it has no direction and is held; give it a "
-        "non-zero start, or route it to the rest",
-        slots[job.parameter].parameter.name));
+void Optimizer::Impl::announce() {
+  const auto once = [&](JobBase& job, bool due, std::string_view text) {
+    if (!due || job.announced) return;
+    job.announced = true;
+    if (engine.notify) {
+      engine.notify(
+          fmt::format("[step] parameter '{}' {}", slots[job.parameter].parameter.name, text));
+    }
   };
-  for (const RodeJob& job : jobs.rode) announce(job, job.scalars.held);
-  for (const MuonJob& job : jobs.muon) announce(job, job.held);
+  constexpr std::string_view held =
+      "has norm zero, so it has no direction and is held; give it a non-zero start, or route it "
+      "to the rest";
+  for (RodeJob& job : jobs.rode) once(job, job.active && job.scalars.held, held);
+  for (MuonJob& job : jobs.muon) {
+    once(job, job.active && job.held,
+         "had norm zero when the optimizer was made, so its constraint holds it there; give it a "
+         "non-zero start, or route it to the rest");
+  }
+  for (SoapJob& job : jobs.soap) {
+    once(job, job.active && job.failed,
+         "was left out: LAPACK could not decompose its factors; scale the loss");
+  }
+  jobs.for_each([&](JobBase& job) {
+    once(job, job.active && !std::isfinite(job.sums.dd),
+         "holds NaN or Inf after this step; restore a checkpoint and lower the rate");
+    once(job, !job.active && !job.finite, "was skipped: its gradient is not finite");
+  });
 }
 
 }  // namespace rode

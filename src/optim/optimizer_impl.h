@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +34,7 @@ struct Optimizer::Impl {
   // Construction.
   void check_across_groups(const std::vector<Parameter>& all) const;
   void build(Group& group, const Routing& routing);
+  void tie(std::size_t owner, std::size_t other);
 
   // Binding. `slot_at` follows a tied entry to the one that is stepped.
   Slot& slot_at(std::size_t index);
@@ -43,11 +43,11 @@ struct Optimizer::Impl {
 
   // The parts of a step that are not the backend's.
   void gate_missing();
-  void gate_non_finite();
+  [[noreturn]] void throw_refused() const;
   void sum_up();
-  void announce_held();
+  void announce();
 
-  // The families of all groups, each once: "adamw,rode".
+  // The families of the groups in their order: "rode,adamw".
   std::string families() const;
 
   EngineOptions engine;
@@ -58,7 +58,7 @@ struct Optimizer::Impl {
   JobList jobs;
   std::int64_t steps = 0;
   GlobalDiagnostics global;
-  std::set<const JobBase*> announced;  // held matrices that were mentioned
+  bool changed = true;  // jobs, since the backend last looked at them
 };
 
 }  // namespace rode

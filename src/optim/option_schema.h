@@ -81,7 +81,7 @@ OptionField<O> number(std::string key, double O::* member, OptionRange range, st
       [member, range](const O& o, const OptionText& text) { check_range(text, o.*member, range); }};
 }
 
-// Unset prints as "auto" and follows another option.
+// Unset follows another option, and prints as the value it takes from there.
 template <class O>
 OptionField<O> optional_number(std::string key, std::optional<double> O::* member,
                                double (*fallback)(const O&), OptionRange range, std::string help) {
@@ -198,7 +198,7 @@ void append_rest(std::vector<OptionField<O>>& fields) {
   fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                           "decoupled decay of the rest"));
   fields.push_back(numbers("betas_rest", &O::betas_rest, unit_interval(), "AdamW's averages"));
-  fields.push_back(number("eps_rest", &O::eps_rest, at_least(0), "AdamW's denominator term"));
+  fields.push_back(number("eps_rest", &O::eps_rest, more_than(0), "AdamW's denominator term"));
 }
 
 template <class O>

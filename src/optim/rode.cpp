@@ -2,10 +2,6 @@
 // RODE's options, state and jobs.
 #include "rode/optim/rode.h"
 
-#include <cmath>
-
-#include <fmt/format.h>
-
 #include "optim/rule_support.h"
 #include "rode/error.h"
 
@@ -76,23 +72,20 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
                   "option 'ns_form' = 'gram', but 'reproject' is not 'final'; the Gram form cannot "
                   "project inside the iteration; set reproject=final or ns_form=standard");
     }
+    check_ns_form(name, o.ns_form, o.ns_dtype);
+    check_average(name, o.storage, o.momentum);
+    check_average(name, o.storage, o.betas_rest[1]);
     Splits(name, o.splits);
   }
 
   void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
 
   void check_names(const std::vector<std::string>& names) const override {
-    const std::string pattern = Splits(name_, options_.splits).unmatched(names);
-    if (!pattern.empty()) {
-      throw Error(ErrorKind::invalid_argument, name_,
-                  fmt::format("option 'splits': pattern '{}' matches no parameter", pattern));
-    }
+    check_split_names(name_, options_.splits, names);
   }
 
   std::vector<Block> blocks(const Subject& subject) const {
-    const MatrixShape shape = matrix_shape(name_, subject);
-    const Splits splits(name_, options_.splits);
-    return matrix_blocks(shape, splits.blocks(subject.parameter->name, shape.fan_out()));
+    return matrix_blocks(name_, options_.splits, subject);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
@@ -145,13 +138,13 @@ class RodeInstance final : public RuleInstance {
       fill_base(job, subject, storage, state, blocks[i].offset);
       job.constants = &matrix_;
       job.geometry = blocks[i].geometry;
+      if (matrix_.radius == Radius::adaptive) job.most_gg = kSquaresLimit;
       job.momentum = moments(state, "momentum", blocks[i].offset);
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
                    scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};
       if (job.state.radius != nullptr) {
-        *job.state.radius =
-            static_cast<float>(std::sqrt(backend.squared_norm(job.weight, job.geometry)));
+        backend.store_norm(job.weight, job.geometry, job.state.radius);
       }
     }
   }

@@ -38,10 +38,21 @@ MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
   const bool in_out = parameter.layout == Layout::in_out;
   const std::int64_t kept = in_out ? shape[shape.rank() - 1] : shape[0];
   const std::int64_t other = kept == 0 ? 0 : shape.numel() / kept;
+  // A BLAS counts in 32 bits; refused here, because a step must not fail halfway.
+  if (kept > 0x7fffffff || other > 0x7fffffff) {
+    throw Error(ErrorKind::unsupported, rule,
+                fmt::format("parameter '{}' has shape {}; a matrix side may not exceed 2^31 - 1; "
+                            "route it to the rest",
+                            parameter.name, to_string(shape)));
+  }
   return in_out ? MatrixShape{other, kept, true} : MatrixShape{kept, other, false};
 }
 
-std::vector<Block> matrix_blocks(const MatrixShape& shape, const std::vector<std::int64_t>& sizes) {
+std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
+                                 const Subject& subject) {
+  const MatrixShape shape = matrix_shape(rule, subject);
+  const std::vector<std::int64_t> sizes =
+      Splits(rule, splits).blocks(subject.parameter->name, shape.fan_out());
   std::vector<Block> blocks;
   std::int64_t at = 0;
   for (const std::int64_t size : sizes) {
@@ -53,6 +64,16 @@ std::vector<Block> matrix_blocks(const MatrixShape& shape, const std::vector<std
     at += size;
   }
   return blocks;
+}
+
+void check_split_names(std::string_view rule, std::string_view splits,
+                       const std::vector<std::string>& names) {
+  const std::string pattern = Splits(rule, splits).unmatched(names);
+  if (pattern.empty()) return;
+  throw Error(ErrorKind::invalid_argument, rule,
+              fmt::format("option 'splits': pattern '{}' matches no parameter that the matrix rule "
+                          "steps",
+                          pattern));
 }
 
 DType moment_dtype(const StorageOptions& storage) {
@@ -107,7 +128,25 @@ void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& stat
   job.count = subject.parameter->value.numel();
   job.state[0] = moments(state, "exp_avg");
   job.state[1] = moments(state, "exp_avg_sq");
+  job.most_gg = kSquaresLimit;
   job.step = static_cast<std::int64_t*>(state.find("step"));
+}
+
+void check_ns_form(std::string_view rule, NsForm form, NsDType dtype) {
+  if (form == NsForm::gram && dtype == NsDType::bf16) {
+    throw Error(ErrorKind::invalid_argument, rule,
+                "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "
+                "products; set ns_form=standard or ns_dtype=fp32");
+  }
+}
+
+void check_average(std::string_view rule, const StorageOptions& storage, double beta) {
+  if (storage.state_dtype == StateDType::bf16 && 1 - beta < 0x1.0p-8) {
+    throw Error(ErrorKind::invalid_argument, rule,
+                fmt::format("option 'state_dtype' = 'bf16' with an average of beta {}; in bf16 it "
+                            "would stop moving; use beta <= {} or state_dtype=fp32",
+                            beta, 1 - 0x1.0p-8));
+  }
 }
 
 void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda) {

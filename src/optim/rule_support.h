@@ -63,7 +63,12 @@ struct Block {
   Geometry geometry;
   std::int64_t fan_out = 0, fan_in = 0;
 };
-std::vector<Block> matrix_blocks(const MatrixShape& shape, const std::vector<std::int64_t>& sizes);
+// The blocks that option `splits` cuts the parameter into; one where no pattern matches.
+std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
+                                 const Subject& subject);
+// Throws where a pattern of `splits` matches none of these matrices.
+void check_split_names(std::string_view rule, std::string_view splits,
+                       const std::vector<std::string>& names);
 
 DType moment_dtype(const StorageOptions& storage);
 // Adds `low_bits` where bf16 weights are kept exactly.
@@ -85,6 +90,12 @@ template <class Options>
 rules::AdamWConstants rest_constants(const Options& o) {
   return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest};
 }
+
+// The Gram form is iterated in fp32 on the CPU; bf16 keeps the standard form.
+void check_ns_form(std::string_view rule, NsForm form, NsDType dtype);
+
+// An average in bf16 stops moving where 1 - beta is below half a unit of its last place.
+void check_average(std::string_view rule, const StorageOptions& storage, double beta);
 
 // fp16 products exist on CUDA alone.
 void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda);

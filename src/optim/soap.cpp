@@ -23,11 +23,15 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
                          "decoupled decay, after the update"));
       f.push_back(numbers("betas", &O::betas, unit_interval(),
                           "of Adam in the rotated basis; the second also of the factors"));
-      f.push_back(number("eps", &O::eps, at_least(0), "added to sqrt(v), which is uncorrected"));
+      f.push_back(number("eps", &O::eps, more_than(0), "added to sqrt(v), which is uncorrected"));
       f.push_back(integer("precondition_frequency", &O::precondition_frequency, 1, 1000000,
                           "steps between two changes of basis"));
       f.push_back(integer("max_precond_dim", &O::max_precond_dim, 1, 1000000,
                           "a longer side keeps the identity"));
+      f.push_back(boolean("merge_dims", &O::merge_dims, "only false: dimensions stay apart"));
+      f.push_back(boolean("precondition_1d", &O::precondition_1d,
+                          "only false: what has rank < 2 goes to the rest"));
+      f.push_back(boolean("normalize_grads", &O::normalize_grads, "only false"));
       append_rest(f);
       append_storage(f);
       return f;
@@ -36,6 +40,11 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
   }
 
   static void cross_check(std::string_view name, const SoapOptions& o) {
+    if (o.merge_dims || o.precondition_1d || o.normalize_grads) {
+      throw Error(ErrorKind::unsupported, name,
+                  "options 'merge_dims', 'precondition_1d' and 'normalize_grads' exist as false "
+                  "only, as the paper runs SOAP; leave them out");
+    }
     if (o.storage.state_dtype == StateDType::bf16) {
       throw Error(ErrorKind::unsupported, name,
                   "option 'state_dtype' = 'bf16'; SOAP's factors and bases need fp32; leave "
@@ -83,6 +92,7 @@ class SoapInstance final : public RuleInstance {
     SoapJob& job = jobs.soap.emplace_back();
     fill_base(job, subject, storage, state);
     job.constants = &matrix_;
+    job.most_gg = kSquaresLimit;
     const Shape& shape = subject.parameter->value.shape;
     for (int mode = 0; mode < shape.rank(); ++mode) {
       job.modes.push_back({shape[mode],

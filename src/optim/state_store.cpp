@@ -2,12 +2,12 @@
 // Allocates state and copies it from files, all or nothing.
 #include "optim/state_store.h"
 
-#include <cstring>
 #include <map>
 
 #include <fmt/format.h>
 
 #include "core/nearest.h"
+#include "optim/state_values.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -36,8 +36,12 @@ DType ParameterState::dtype(std::string_view key) const {
   return DType::f32;
 }
 
-TensorView ParameterState::view(std::size_t index) const {
-  return {buffers_[index]->data(), specs_[index].shape, specs_[index].dtype};
+ConstTensorView ParameterState::view(std::size_t index) const {
+  return {buffers_[index]->host_view(), specs_[index].shape, specs_[index].dtype};
+}
+
+void ParameterState::upload(std::size_t index, const ConstTensorView& values) const {
+  buffers_[index]->upload(values.data, values.bytes());
 }
 
 std::string ParameterState::name(std::size_t index) const {
@@ -54,14 +58,19 @@ std::size_t spec_bytes(const std::vector<StateSpec>& specs) {
 
 std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
                                     const std::vector<const ParameterState*>& states) {
-  std::map<std::string, TensorView> expected;
+  struct Place {
+    const ParameterState* state;
+    std::size_t index;
+  };
+  std::map<std::string, Place> expected;
+  std::vector<std::string> names, absent;
   for (const ParameterState* state : states) {
     for (std::size_t i = 0; i < state->specs().size(); ++i) {
-      expected.emplace(state->name(i), state->view(i));
+      names.push_back(state->name(i));
+      expected.emplace(names.back(), Place{state, i});
+      if (!file.contains(names.back())) absent.push_back(names.back());
     }
   }
-  std::vector<std::string> names;
-  for (const auto& [name, view] : expected) names.push_back(name);
 
   const auto refuse = [](const std::string& message) {
     throw Error(ErrorKind::state_mismatch, "load state", message);
@@ -77,7 +86,7 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
           names.empty() ? std::string() : fmt::format(" (nearest: '{}')", nearest(name, names))));
     }
     const ConstTensorView saved = file.tensor(name);
-    const TensorView& here = found->second;
+    const StateSpec& here = found->second.state->specs()[found->second.index];
     if (!(saved.shape == here.shape) || saved.dtype != here.dtype) {
       refuse(
           fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
@@ -85,10 +94,7 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
                       name, to_string(saved.dtype), to_string(saved.shape), to_string(here.dtype),
                       to_string(here.shape)));
     }
-  }
-  std::vector<std::string> absent;
-  for (const std::string& name : names) {
-    if (!file.contains(name)) absent.push_back(name);
+    check_state_values(name, here.key, saved);
   }
   if (complete && !absent.empty()) {
     refuse(fmt::format(
@@ -97,10 +103,8 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
         absent.front(),
         absent.size() == 1 ? std::string() : fmt::format(" and {} more", absent.size() - 1)));
   }
-  for (const auto& [name, here] : expected) {
-    if (!file.contains(name)) continue;
-    const ConstTensorView saved = file.tensor(name);
-    if (saved.bytes() > 0) std::memcpy(here.data, saved.data, saved.bytes());
+  for (const auto& [name, place] : expected) {
+    if (file.contains(name)) place.state->upload(place.index, file.tensor(name));
   }
   return absent;
 }

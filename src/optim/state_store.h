@@ -23,7 +23,8 @@ class ParameterState final : public StateSlots {
 
   const std::string& parameter() const { return parameter_; }
   const std::vector<StateSpec>& specs() const { return specs_; }
-  TensorView view(std::size_t index) const;
+  ConstTensorView view(std::size_t index) const;
+  void upload(std::size_t index, const ConstTensorView& values) const;
   std::string name(std::size_t index) const;  // "state.<parameter>.<key>"
 
  private:

@@ -26,7 +26,12 @@ RODE_HOST_DEVICE inline float adafactor_mean(double decay, double eps, float old
   return static_cast<float>(decay * static_cast<double>(old) + (1 - decay) * mean);
 }
 
-// u of a factored tensor; on_row = (row / mean(row))^-1/2.
+// (row / mean(row))^-1/2
+RODE_HOST_DEVICE inline float adafactor_on_row(float row, double mean) {
+  return static_cast<float>(std::sqrt(mean / static_cast<double>(row)));
+}
+
+// u of a factored tensor.
 RODE_HOST_DEVICE inline float adafactor_factored(float g, float on_row, float col) {
   return g * on_row / std::sqrt(col);
 }

@@ -62,12 +62,23 @@ RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const M
   const double norm2 = on_b * on_b * p.bb + on_g * on_g * p.gg + on_p * on_p * p.pp +
                        2 * (on_b * on_g * p.bg + on_b * on_p * p.bp + on_g * on_p * p.pg);
   const double norm = std::sqrt(norm2 > 0 ? norm2 : 0);
-  r.direction = norm > 0;
-  if (!r.direction) return r;
   const double divisor = c.mars ? norm + c.eps : (norm > c.eps ? norm : c.eps);
+  // Below fp32's smallest normal number the coefficients would leave its range.
+  r.direction = norm > 0 && divisor > 1.2e-38;
+  if (!r.direction) return r;
   r.start_b = ahead / divisor;
   r.start_g = (look_ahead ? 1 - mu : 0) / divisor;
   return r;
+}
+
+// The element-wise lines; p is the previous gradient of MARS-M.
+RODE_HOST_DEVICE inline float muon_buffer(float b, float g, float p, float on_b, float on_g,
+                                          float on_p) {
+  return on_b * b + on_g * g + on_p * p;
+}
+
+RODE_HOST_DEVICE inline float muon_start(float b_next, float g, float start_b, float start_g) {
+  return start_b * b_next + start_g * g;
 }
 
 RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, double fan_out, double fan_in) {

@@ -47,4 +47,9 @@ RODE_HOST_DEVICE inline double guard_factor(double t) {
   return bound > 1.25 ? 1.25 / bound : 1.0;
 }
 
+// An element of the reprojected iterate, t_w = t / rho.
+RODE_HOST_DEVICE inline float ns_project(float x, float w, float t_w, float factor) {
+  return factor * (x - t_w * w);
+}
+
 }  // namespace rode::rules

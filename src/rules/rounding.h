@@ -4,10 +4,6 @@
 
 #include <cstdint>
 
-#if !defined(__CUDACC__)
-#include <bit>
-#endif
-
 #include "rules/host_device.h"
 
 namespace rode::rules {

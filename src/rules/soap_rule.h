@@ -22,6 +22,27 @@ RODE_HOST_DEVICE inline double soap_step_size(const SoapConstants& c, double mul
   return multiplier * c.lr * std::sqrt(1 - std::pow(c.beta2, time)) / (1 - std::pow(c.beta1, time));
 }
 
+// Every precondition_frequency-th k the basis follows the factors.
+RODE_HOST_DEVICE inline bool soap_changes_basis(const SoapConstants& c, std::int64_t k) {
+  return k > 0 && k % c.precondition_frequency == 0;
+}
+
+// An entry of a factor: L <- beta2 L + (1 - beta2) GG.
+RODE_HOST_DEVICE inline float soap_average(float beta2, float rest2, float old, float fresh) {
+  return beta2 * old + rest2 * fresh;
+}
+
+// W' = w * W + n * N: the decay comes after the step and takes in both.
+struct SoapWrite {
+  double w, n;
+};
+
+RODE_HOST_DEVICE inline SoapWrite soap_write(const SoapConstants& c, double multiplier,
+                                             std::int64_t k) {
+  const double keep = 1 - multiplier * c.lr * c.weight_decay;
+  return {keep, -keep * soap_step_size(c, multiplier, k)};
+}
+
 // Advances the moments with the rotated gradient and returns the normalised direction.
 RODE_HOST_DEVICE inline float soap_element(float beta1, float rest1, float beta2, float rest2,
                                            float eps, float g, float& m, float& v) {

@@ -33,7 +33,7 @@ TEST(OptionsRefused, ValuesOutOfRangeAreRefusedWithKeyValueAndRange) {
       {"rode", "ns_steps", "4294967297", "in [1, 100]"},
       {"rode", "snr_min", "1.5", "in [0, 1]"},
       {"rode", "floor", "1", "in [0, 1)"},
-      {"rode", "eps_rest", "-1e-9", "0 or more"},
+      {"rode", "eps_rest", "0", "more than 0"},
       {"muon", "weight_decay", "-1", "0 or more"},
       {"soap", "betas", "0.9,1", "in [0, 1)"},
       {"soap", "precondition_frequency", "0", "in [1, 1000000]"},
@@ -117,6 +117,30 @@ TEST(OptionsRefused, CombinationsThatCannotWorkAreRefused) {
       ErrorKind::invalid_argument, {"'weight_decay' = 0.1", "hyperball"});
   expect_error([] { Method(SoapOptions{.storage = {.state_dtype = StateDType::bf16}}); },
                ErrorKind::unsupported, {"[soap]", "'state_dtype' = 'bf16'"});
+}
+
+TEST(OptionsRefused, WhatWouldBeIgnoredOrStallIsRefusedInstead) {
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    const Settings settings{{"ns_form", "gram"}, {"ns_dtype", "bf16"}, {"reproject", "final"}};
+    const Settings without(settings.begin(), settings.end() - 1);
+    expect_error([&] { Method::by_name(name, name[0] == 'r' ? settings : without); },
+                 ErrorKind::invalid_argument, {"'ns_form' = 'gram'", "bf16"});
+  }
+  expect_error([] { Method::by_name("ademamix", {{"state_dtype", "bf16"}}); },
+               ErrorKind::invalid_argument, {"'state_dtype' = 'bf16'", "0.999"});
+  expect_error([] { Method::by_name("adamw", {{"state_dtype", "bf16"}, {"betas", "0.9,0.999"}}); },
+               ErrorKind::invalid_argument, {"'state_dtype' = 'bf16'", "0.999"});
+  for (const char* key : {"merge_dims", "precondition_1d", "normalize_grads"}) {
+    expect_error([&] { Method::by_name("soap", {{key, "true"}}); }, ErrorKind::unsupported,
+                 {"[soap]", key});
+    EXPECT_NO_THROW(Method::by_name("soap", {{key, "false"}}));
+  }
+  test::Model model;
+  expect_error(
+      [&] {
+        Optimizer(model.parameters(), MuonOptions{.ns_form = NsForm::gram}, {}, {.batched = false});
+      },
+      ErrorKind::unsupported, {"gram", "batched"});
 }
 
 TEST(OptionsRefused, Fp16ProductsAreRefusedWhereTheDeviceIsKnownToBeTheCpu) {

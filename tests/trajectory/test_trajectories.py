@@ -100,6 +100,10 @@ def test_follows_the_oracle_on_training_shapes(rode, optimizer, shape, spectrum)
     check(rode, optimizer, problem(parse_shape(shape), 1, spectrum=spectrum))
 
 
+def test_rode_stays_with_the_oracle_on_a_training_shape(rode):
+    check(rode, "rode", problem((2048, 768), 20))
+
+
 @pytest.mark.parametrize("shape", ["13", "1", "5x4x3", "6x5x3x3"])
 @pytest.mark.parametrize("optimizer", ALL)
 def test_follows_the_oracle_on_other_ranks(rode, optimizer, shape):

@@ -31,7 +31,8 @@
 //   direction = fixed      U' = U
 //   conditioner = none     Q = X_0, q = 1
 //
-// Deviations from the paper: `guarded` is the default of `reproject` (docs/numerics.md).
+// Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23
+// of its terms (a gradient along W, to rounding) has no direction (docs/numerics.md).
 // State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
 #pragma once
 

@@ -99,7 +99,7 @@ double mean_row(const Plane& plane) {
 
 // (row / mean(row))^-1/2
 float row_factor(const Plane& plane, std::int64_t i, double mean) {
-  return static_cast<float>(std::sqrt(mean / static_cast<double>(plane.row[i])));
+  return rules::adafactor_on_row(plane.row[i], mean);
 }
 
 // Calls f(at, u, n) for the runs of elements begin .. end-1 of the plane.
@@ -149,7 +149,7 @@ void small_planes(const AdafactorJob& job, std::int64_t index, std::int64_t coun
     for (std::int64_t i = 0; i < rows; ++i) {
       const float on_row = row_factor(plane, i, mean);
       for (std::int64_t j = 0; j < cols; ++j) {
-        u[i * cols + j] = g[i * cols + j] * on_row / std::sqrt(plane.col[j]);
+        u[i * cols + j] = rules::adafactor_factored(g[i * cols + j], on_row, plane.col[j]);
       }
     }
   }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
 
 #include <sched.h>
@@ -14,6 +13,7 @@
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
+#include "rode/error.h"
 
 namespace rode::cpu {
 namespace {
@@ -34,19 +34,24 @@ class HostBuffer final : public Buffer {
 
   void* data() override { return data_; }
   std::size_t bytes() const override { return bytes_; }
+  void upload(const void* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(data_, host, bytes);
+  }
+  const void* host_view() const override { return data_; }
 
  private:
   void* data_;
   std::size_t bytes_;
 };
 
+int available_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+}
+
 int thread_count(int asked) {
-  int threads = asked;
-  if (threads <= 0) {
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    threads = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-  }
+  const int threads = asked > 0 ? asked : available_cores();
   check_blas_threading(threads);
   return threads;
 }
@@ -54,6 +59,14 @@ int thread_count(int asked) {
 double newton_schulz_cost(const NsPlan& plan) {
   const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
   return plan.steps * (3 * m * n * n + n * n * n) + 20 * m * n;
+}
+
+void check_form(NsForm form, bool batched) {
+  if (form == NsForm::gram && !batched) {
+    throw Error(ErrorKind::unsupported, "cpu",
+                "ns_form = gram with batched = false; the plain loop has the standard form only; "
+                "use ns_form = auto or standard there");
+  }
 }
 
 JobBase& base(const MatrixTask& task) {
@@ -68,11 +81,7 @@ void measure_gradient(const Grads& grad, std::int64_t count, std::int64_t chunk,
   });
 }
 
-std::int64_t element_count(const SoapJob& job) {
-  std::int64_t count = 1;
-  for (const SoapMode& mode : job.modes) count *= mode.extent;
-  return count;
-}
+std::int64_t element_count(const SoapJob& job) { return geometry_of(job).numel(); }
 
 }  // namespace
 
@@ -92,6 +101,17 @@ double CpuBackend::squared_norm(const Weights& weight, const Geometry& geometry)
     });
   }
   return sum;
+}
+
+void CpuBackend::store_norm(const Weights& weight, const Geometry& geometry, float* out) {
+  *out = static_cast<float>(std::sqrt(squared_norm(weight, geometry)));
+}
+
+// Many matrices: one a thread, no waiting inside. Few: all threads on each in turn. Both
+// cut a matrix the same way, so they give the same bits.
+bool CpuBackend::matrix_a_thread() const {
+  const int working = std::min(pool_.threads(), available_cores());
+  return batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
 }
 
 Scratch CpuBackend::scratch(int worker) {
@@ -115,10 +135,12 @@ void CpuBackend::plan_matrices(JobList& jobs) {
     most_chunks = std::max(most_chunks, chunk_count(elements));
   };
   for (RodeJob& job : jobs.rode) {
+    check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
   }
   for (MuonJob& job : jobs.muon) {
+    check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
   }
@@ -164,7 +186,7 @@ void CpuBackend::prepare(JobList& jobs) {
   plan_matrices(jobs);
   plan_chunks(jobs);
   // One matrix at a time takes one workspace, however many threads share it.
-  const auto workers = static_cast<std::size_t>(pool_.threads());
+  const auto workers = static_cast<std::size_t>(matrix_a_thread() ? pool_.threads() : 1);
   floats_per_worker_ = (floats_per_worker_ + 15) / 16 * 16;
   workspace_.push_back(allocate(workers * floats_per_worker_ * sizeof(float)));
   workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
@@ -207,10 +229,7 @@ void CpuBackend::measure(JobList& jobs) {
     job.finite = job.weight_finite = true;
     if (!job.active) continue;
     job.sums.gg = sum[5];
-    // SOAP and Adafactor keep sums of squares in fp32: what does not fit is refused like Inf.
-    const bool narrow = index >= soap_from && index < element_from;
-    job.finite = sum[5] <= (narrow ? static_cast<double>(std::numeric_limits<float>::max())
-                                   : std::numeric_limits<double>::max());
+    job.finite = sum[5] <= job.most_gg;
     if (index < muon_from) {
       static_cast<RodeJob&>(job).products = {sum[0], sum[1], sum[2], sum[3], sum[4], sum[5]};
       job.sums.ww = sum[0];
@@ -234,11 +253,8 @@ void CpuBackend::update_matrices(const StepContext& context) {
       cpu::update(*std::get<SoapJob*>(task.job), team, space, context);
     }
   };
-  // Many matrices: one a thread, no waiting inside. Few: all threads on each in turn.
-  // Both cut a matrix the same way, so they give the same bits.
-  const auto count = static_cast<std::int64_t>(matrices_.size());
-  if (batched_ && count >= 4 * pool_.threads()) {
-    pool_.run(count, [&](std::int64_t index, int worker) {
+  if (matrix_a_thread()) {
+    pool_.run(static_cast<std::int64_t>(matrices_.size()), [&](std::int64_t index, int worker) {
       Team alone(worker);
       step(matrices_[static_cast<std::size_t>(index)], alone, scratch(worker));
     });
@@ -251,7 +267,13 @@ void CpuBackend::update_matrices(const StepContext& context) {
   }
 }
 
-void CpuBackend::update(JobList&, const StepContext& context) {
+void CpuBackend::step(JobList& jobs, const StepContext& context) {
+  measure(jobs);
+  refused_ = close_gate(jobs, context.refuse_all);
+  if (!refused_) update(context);
+}
+
+void CpuBackend::update(const StepContext& context) {
   update_matrices(context);
 
   Team all(&pool_);

@@ -37,13 +37,18 @@ class CpuBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  void store_norm(const Weights& weight, const Geometry& geometry, float* out) override;
   double squared_norm(const Weights& weight, const Geometry& geometry) override;
   void prepare(JobList& jobs) override;
   std::size_t workspace_bytes() const override;
-  void measure(JobList& jobs) override;
-  void update(JobList& jobs, const StepContext& context) override;
+  void refresh(JobList&) override {}  // the jobs themselves are read at every step
+  void step(JobList& jobs, const StepContext& context) override;
+  bool fetch(JobList&) override { return refused_; }
 
  private:
+  void measure(JobList& jobs);
+  void update(const StepContext& context);
+  bool matrix_a_thread() const;
   void plan_matrices(JobList& jobs);
   void plan_chunks(JobList& jobs);
   void update_matrices(const StepContext& context);
@@ -51,6 +56,7 @@ class CpuBackend final : public Backend {
 
   ThreadPool pool_;
   bool batched_;
+  bool refused_ = false;
   std::vector<MatrixTask> matrices_;  // costly ones first
   std::vector<JobBase*> measured_;    // what ChunkTask::job counts in measure
   std::vector<ChunkTask> measure_tasks_;

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/versions.h"
 #include "rules/muon_rule.h"
+#include "rules/newton_schulz_rule.h"
 #include "rules/rode_rule.h"
 #include "rules/rounding.h"
 
@@ -143,8 +144,8 @@ double muon_form(const MuonCoefficients& c, const float* b, const float* g, cons
   const MuonCoefficients k = c;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
-    const float next = k.buffer_b * b[i] + k.buffer_g * g[i] + k.buffer_p * p[i];
-    x[i] = k.start_b * next + k.start_g * g[i];
+    const float next = rules::muon_buffer(b[i], g[i], p[i], k.buffer_b, k.buffer_g, k.buffer_p);
+    x[i] = rules::muon_start(next, g[i], k.start_b, k.start_g);
     b_out[i] = next;
   }
   DoubleLanes sum{};
@@ -161,7 +162,7 @@ double muon_form(const MuonCoefficients& c, const float* b, const float* g, cons
 RODE_VERSIONS
 void project(float* x, const float* w, float t, float factor, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) x[i] = factor * (x[i] - t * w[i]);
+  for (std::int64_t i = 0; i < n; ++i) x[i] = rules::ns_project(x[i], w[i], t, factor);
 }
 
 RODE_VERSIONS

@@ -39,9 +39,8 @@ int checked(std::int64_t n) {
 
 void check_info(int info, const char* routine, int n) {
   if (info == 0) return;
-  throw Error(ErrorKind::non_finite, "soap",
-              fmt::format("{} of a {} x {} Gram matrix returned {}; expected 0; the gradients are "
-                          "too ill-scaled for fp32, scale the loss",
+  throw Error(ErrorKind::unsupported, "soap",
+              fmt::format("{} refused to plan a {} x {} matrix (info {}); lower max_precond_dim",
                           routine, n, n, info));
 }
 
@@ -82,7 +81,7 @@ std::size_t qr_workspace_floats(std::int64_t n) {
   return static_cast<std::size_t>(n) + static_cast<std::size_t>(qr_size(checked(n)));
 }
 
-void eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* workspace) {
+bool eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* workspace) {
   const int side = checked(n);
   const EigenSizes sizes = eigen_sizes(side);
   auto* a = reinterpret_cast<double*>(workspace);
@@ -95,25 +94,26 @@ void eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* w
   int info = 0;
   dsyevd_("V", "U", &side, a, &side, eigenvalues, work, &sizes.work, integers, &sizes.integers,
           &info, 1, 1);
-  check_info(info, "dsyevd", side);
+  if (info != 0) return false;
   // Column j of LAPACK's result, ascending, is row j here.
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
       basis[i * n + j] = static_cast<float>(a[(n - 1 - j) * n + i]);
     }
   }
+  return true;
 }
 
-void orthonormalize(float* columns, std::int64_t n, float* workspace) {
+bool orthonormalize(float* columns, std::int64_t n, float* workspace) {
   const int side = checked(n);
   const int size = qr_size(side);
   float* tau = workspace;
   float* work = workspace + n;
   int info = 0;
   sgeqrf_(&side, &side, columns, &side, tau, work, &size, &info);
-  check_info(info, "sgeqrf", side);
+  if (info != 0) return false;
   sorgqr_(&side, &side, &side, columns, &side, tau, work, &size, &info);
-  check_info(info, "sorgqr", side);
+  return info == 0;
 }
 
 }  // namespace rode::cpu

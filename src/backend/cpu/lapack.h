@@ -13,11 +13,11 @@ std::size_t eigen_workspace_floats(std::int64_t n);
 std::size_t qr_workspace_floats(std::int64_t n);
 
 // The columns of the row-major `basis` become the eigenvectors of `symmetric` (row-major,
-// n x n), the largest eigenvalue first. In double: fp32 would mix neighbours. Throws
-// `non_finite` where the iteration does not converge.
-void eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* workspace);
+// n x n), the largest eigenvalue first. In double: fp32 would mix neighbours. False, with
+// `basis` untouched, where the iteration does not converge.
+bool eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* workspace);
 
-// Replaces n x n column-major columns by the Q of their QR factorization.
-void orthonormalize(float* columns, std::int64_t n, float* workspace);
+// Replaces n x n column-major columns by the Q of their QR factorization; false if it fails.
+bool orthonormalize(float* columns, std::int64_t n, float* workspace);
 
 }  // namespace rode::cpu

@@ -118,7 +118,7 @@ void average_gram(Team& team, const float* gram, float* fresh, std::int64_t n, d
       const std::int64_t right = std::min(n, left + kMirrorBlock);
       for (std::int64_t i = top; i < bottom; ++i) {
         for (std::int64_t j = std::max(i, left); j < right; ++j) {
-          const float value = keep * gram[i * n + j] + rest * fresh[i * n + j];
+          const float value = rules::soap_average(keep, rest, gram[i * n + j], fresh[i * n + j]);
           fresh[i * n + j] = value;
           fresh[j * n + i] = value;
         }
@@ -129,25 +129,18 @@ void average_gram(Team& team, const float* gram, float* fresh, std::int64_t n, d
 
 void new_grams(const SoapJob& job, Team& team, const Space& space) {
   const float* g = gradient(job, team, space.buffer);
-  for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t squares,
-                     std::int64_t) {
-    const std::int64_t n = view.extent;
-    float* fresh = space.grams + squares;
-    mode_gram(team, view, g, space.other, fresh);
-    average_gram(team, mode.gram, fresh, n, job.constants->beta2);
-    // No other entry of a Gram matrix exceeds the diagonal.
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (std::isfinite(fresh[i * n + i])) continue;
-      throw Error(ErrorKind::non_finite, "soap",
-                  fmt::format("squared gradients of parameter {} (mode of extent {}) exceed fp32; "
-                              "expected sums below 3.4e38; scale the loss",
-                              job.parameter, n));
-    }
-  });
+  for_modes(job,
+            [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
+              const std::int64_t n = view.extent;
+              float* fresh = space.grams + squares;
+              mode_gram(team, view, g, space.other, fresh);
+              average_gram(team, mode.gram, fresh, n, job.constants->beta2);
+            });
 }
 
 // Q <- qr(L Q) with the columns of Q in the order of diag(Q^T L Q), the largest first.
-void new_bases(const SoapJob& job, Team& team, const Space& space) {
+bool new_bases(const SoapJob& job, Team& team, const Space& space) {
+  bool done = true;
   for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t squares,
                      std::int64_t lines) {
     const std::int64_t n = view.extent;
@@ -172,17 +165,21 @@ void new_bases(const SoapJob& job, Team& team, const Space& space) {
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t j = 0; j < n; ++j) columns[j * n + i] = product[i * n + order[j]];
     }
-    orthonormalize(columns, n, workspace);
+    done = orthonormalize(columns, n, workspace) && done;
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t j = i + 1; j < n; ++j) std::swap(columns[i * n + j], columns[j * n + i]);
     }
   });
+  return done;
 }
 
-void first_bases(const SoapJob& job, const Space& space) {
+bool first_bases(const SoapJob& job, const Space& space) {
+  bool done = true;
   for_modes(job, [&](const SoapMode&, const ModeView& view, std::int64_t squares, std::int64_t) {
-    eigenvectors(space.grams + squares, view.extent, space.bases + squares, space.buffer);
+    done = eigenvectors(space.grams + squares, view.extent, space.bases + squares, space.buffer) &&
+           done;
   });
+  return done;
 }
 
 // Through every mode, into the bases or back; the result lies in x, buffer or other.
@@ -253,9 +250,8 @@ void step_weights(SoapJob& job, Team& team, const Space& space, double* partial,
   for_chunks(team, element_count(job), [&](std::int64_t at, std::int64_t n) {
     soap_run(c, g + at, job.exp_avg + at, job.exp_avg_sq + at, direction + at, n);
   });
-  const double keep = 1 - context.multiplier * c.lr * c.weight_decay;
-  write_all(job, team, partial, context, keep,
-            -keep * rules::soap_step_size(c, context.multiplier, k),
+  const rules::SoapWrite out = rules::soap_write(c, context.multiplier, k);
+  write_all(job, team, partial, context, out.w, out.n,
             rotate_all(job, team, space, false, direction));
 }
 
@@ -295,16 +291,19 @@ double soap_cost(const SoapJob& job) {
 void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& context) {
   const std::int64_t k = *job.step;  // gradients after the first, this one included
   job.sums.ww = job.sums.dd = 0;
+  job.failed = false;
   if (element_count(job) > 0) {
     const Space space = carve(job, scratch.floats);
-    const bool refresh = k > 0 && k % job.constants->precondition_frequency == 0;
+    const bool refresh = rules::soap_changes_basis(*job.constants, k);
     new_grams(job, team, space);
+    // All that can fail is done in the workspace before the first change; other parameters
+    // of the step have moved by now, so a failure leaves this one out instead of throwing.
+    job.failed = k == 0 ? !first_bases(job, space) : refresh && !new_bases(job, team, space);
+    if (job.failed) return;
     if (k == 0) {
-      first_bases(job, space);
       keep_bases(job, team, space);
       write_all(job, team, scratch.partial, context, 1, 0, nullptr);
     } else {
-      if (refresh) new_bases(job, team, space);
       step_weights(job, team, space, scratch.partial, context, k);
       if (refresh) change_bases(job, team, space);
     }

@@ -2,7 +2,12 @@
 // The pool: one generation a run, tasks handed out by an atomic counter.
 #include "backend/cpu/thread_pool.h"
 
+#include <system_error>
+
+#include <fmt/format.h>
+
 #include "backend/cpu/blas.h"
+#include "rode/error.h"
 
 namespace rode::cpu {
 
@@ -12,9 +17,12 @@ ThreadPool::ThreadPool(int threads) {
     for (int worker = 1; worker < threads; ++worker) {
       workers_.emplace_back([this, worker] { work(worker); });
     }
-  } catch (...) {  // the system has no thread left: end those that did start
+  } catch (const std::system_error& error) {
+    const std::size_t started = workers_.size();
     stop();
-    throw;
+    throw Error(ErrorKind::unsupported, "threads",
+                fmt::format("the system refused thread {} of {} ({}); use fewer threads",
+                            started + 2, threads, error.what()));
   }
 }
 

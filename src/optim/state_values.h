@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values that no run of ours could have saved are refused at loading.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "rode/tensor_view.h"
+
+namespace rode {
+
+// Far beyond any training, far from overflow.
+inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
+
+// `key` is the last part of `name`. Throws Error{state_mismatch} for NaN or Inf, for a
+// negative square, norm or radius, and for a step count outside 0 .. kMostSteps.
+void check_state_values(std::string_view name, std::string_view key, const ConstTensorView& values);
+
+}  // namespace rode
