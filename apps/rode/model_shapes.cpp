@@ -151,7 +151,8 @@ Model matrices(std::string_view text) {
     const Int count = n == 0 ? 0 : part.empty() ? 1 : take_number(part, "count", kMaxCount);
     if (count == 0 || !part.empty()) return {};
     // One matrix by itself first: with its count the product could overflow.
-    if (m * n > kMaxElements || (elements += m * n * count) > kMaxElements) {
+    if (m * n <= kMaxElements) elements += m * n * count;
+    if (m * n > kMaxElements || elements > kMaxElements) {
       throw UsageError(
           fmt::format("--shapes '{}' has more elements than {}, the most", text, kMaxElements));
     }

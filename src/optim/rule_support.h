@@ -21,7 +21,8 @@ namespace rode {
 template <class Derived, class Options>
 class TypedRule : public Rule {
  public:
-  TypedRule(std::string name, Options options) : name_(std::move(name)), options_(options) {
+  TypedRule(std::string name, Options options)
+      : name_(std::move(name)), options_(std::move(options)) {
     Derived::schema().check(name_, options_);
     Derived::cross_check(name_, options_);
   }

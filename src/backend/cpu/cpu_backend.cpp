@@ -110,7 +110,7 @@ void CpuBackend::store_norm(const Weights& weight, const Geometry& geometry, flo
 // Many matrices: one a thread, no waiting inside. Few: all threads on each in turn. Both
 // cut a matrix the same way, so they give the same bits.
 bool CpuBackend::matrix_a_thread() const {
-  const int working = std::min(pool_.threads(), available_cores());
+  const std::int64_t working = std::min(pool_.threads(), available_cores());
   return batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
 }
 
