@@ -62,8 +62,8 @@ void hint_at_skipping(const CLI::App& app) {
   const CLI::Option* flag = parsed_command(app).get_option_no_throw("--on-non-finite");
   if (flag == nullptr || flag->as<std::string>() == "skip") return;
   fmt::print(stderr,
-             "rode: hint: '--on-non-finite skip' leaves a parameter whose gradient or weights hold "
-             "NaN or Inf as it is and steps the others\n");
+             "rode: hint: '--on-non-finite skip' leaves a parameter whose gradient holds NaN or "
+             "Inf as it is and steps the others\n");
 }
 
 int wrong_usage(const CLI::App& app, std::string_view message) {

@@ -37,7 +37,7 @@ struct EngineOptions {
   // Same-shape matrices as one batch with symmetric products; false: the plain loop,
   // one matrix after the other with full products. They agree to rounding.
   bool batched = true;
-  // Called (from step) for what a user should hear once, such as a held zero matrix.
+  // Called for what a user should hear once: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
 };
 

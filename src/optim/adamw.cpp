@@ -29,8 +29,8 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
     return table;
   }
 
-  static void cross_check(std::string_view name, const AdamWOptions& o) {
-    for (const double beta : o.betas) check_average(name, o.storage, beta);
+  std::string advice() const override {
+    return slow_average_advice(name_, options_.storage, options_.betas);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

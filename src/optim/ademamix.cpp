@@ -33,8 +33,8 @@ class AdEMAMixRule final : public TypedRule<AdEMAMixRule, AdEMAMixOptions> {
     return table;
   }
 
-  static void cross_check(std::string_view name, const AdEMAMixOptions& o) {
-    for (const double beta : o.betas) check_average(name, o.storage, beta);
+  std::string advice() const override {
+    return slow_average_advice(name_, options_.storage, options_.betas);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

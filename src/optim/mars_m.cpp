@@ -31,8 +31,6 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
 
   static void cross_check(std::string_view name, const MarsMOptions& o) {
     check_ns_form(name, o.ns_form, o.ns_dtype);
-    check_average(name, o.storage, o.momentum);
-    check_average(name, o.storage, o.betas_rest[1]);
   }
 
   void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }

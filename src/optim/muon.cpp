@@ -46,8 +46,6 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
                               o.weight_decay));
     }
     check_ns_form(name, o.ns_form, o.ns_dtype);
-    check_average(name, o.storage, o.momentum);
-    check_average(name, o.storage, o.betas_rest[1]);
     Splits(name, o.splits);
   }
 

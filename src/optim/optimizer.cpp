@@ -2,6 +2,7 @@
 // The driver's public face: step, options, state, diagnostics.
 #include "rode/optimizer.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -131,8 +132,10 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
                   fmt::format("metadata '{}' = '{}'; expected a step count", kStepKey, text));
     }
   }
+  const bool has_state = std::ranges::any_of(
+      file.names(), [](const std::string& name) { return name.starts_with("state."); });
   const auto saver = file.metadata().find(std::string(kOptimizerKey));
-  if (saver != file.metadata().end() && saver->second != impl_->families()) {
+  if (has_state && saver != file.metadata().end() && saver->second != impl_->families()) {
     throw Error(ErrorKind::state_mismatch, "load state",
                 fmt::format("the file was saved by '{}', but the optimizer here is '{}'; state of "
                             "one has another meaning for the other, even under equal names",

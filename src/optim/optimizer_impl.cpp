@@ -100,6 +100,9 @@ std::string Optimizer::Impl::families() const {
 void Optimizer::Impl::build(Group& group, const Routing& routing) {
   const Rule& rule = *group.method.rule();
   rule.check_device(engine.device == Device::cuda);
+  if (const std::string advice = rule.advice(); !advice.empty() && engine.notify) {
+    engine.notify(advice);
+  }
   std::vector<Parameter> members;
   for (std::size_t i = 0; i < group.count; ++i) {
     members.push_back(slots[group.first + i].parameter);

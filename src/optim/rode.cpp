@@ -73,8 +73,6 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
                   "project inside the iteration; set reproject=final or ns_form=standard");
     }
     check_ns_form(name, o.ns_form, o.ns_dtype);
-    check_average(name, o.storage, o.momentum);
-    check_average(name, o.storage, o.betas_rest[1]);
     Splits(name, o.splits);
   }
 

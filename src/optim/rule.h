@@ -56,6 +56,8 @@ class Rule {
   virtual std::vector<StateSpec> state(const Subject& subject) const = 0;
   virtual void check_device(bool cuda) const = 0;
   virtual void check_names(const std::vector<std::string>&) const {}
+  // What a user should hear about valid but doubtful options; empty: nothing.
+  virtual std::string advice() const { return {}; }
   virtual std::unique_ptr<RuleInstance> instantiate() const = 0;
 };
 

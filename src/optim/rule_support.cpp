@@ -140,13 +140,17 @@ void check_ns_form(std::string_view rule, NsForm form, NsDType dtype) {
   }
 }
 
-void check_average(std::string_view rule, const StorageOptions& storage, double beta) {
-  if (storage.state_dtype == StateDType::bf16 && 1 - beta < 0x1.0p-8) {
-    throw Error(ErrorKind::invalid_argument, rule,
-                fmt::format("option 'state_dtype' = 'bf16' with an average of beta {}; in bf16 it "
-                            "would stop moving; use beta <= {} or state_dtype=fp32",
-                            beta, 1 - 0x1.0p-8));
+std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
+                                std::span<const double> betas) {
+  if (storage.state_dtype != StateDType::bf16) return {};
+  for (const double beta : betas) {
+    if (1 - beta >= 0x1.0p-8) continue;
+    return fmt::format(
+        "[{}] state_dtype = bf16 with an average of beta {}: rounded to bf16 it "
+        "stops moving before it has settled; use beta <= {:.4g} or state_dtype=fp32",
+        rule, beta, 1 - 0x1.0p-8);
   }
+  return {};
 }
 
 void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -95,8 +96,10 @@ rules::AdamWConstants rest_constants(const Options& o) {
 // The Gram form is iterated in fp32 on the CPU; bf16 keeps the standard form.
 void check_ns_form(std::string_view rule, NsForm form, NsDType dtype);
 
-// An average in bf16 stops moving where 1 - beta is below half a unit of its last place.
-void check_average(std::string_view rule, const StorageOptions& storage, double beta);
+// An average in bf16 stops moving where 1 - beta is below half a unit of its last place;
+// says so, or nothing.
+std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
+                                std::span<const double> betas);
 
 // fp16 products exist on CUDA alone.
 void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda);

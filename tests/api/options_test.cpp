@@ -238,7 +238,6 @@ TEST(Options, EveryOptionTakesAnotherValueAndPrintsItAsGiven) {
       SCOPED_TRACE(info.name + " " + option.key);
       // Refused in options_refused_test.cpp.
       if (info.name == "soap" && option.key == "state_dtype") continue;
-      if (info.name == "ademamix" && option.key == "state_dtype") continue;
       if (option.key == "merge_dims" || option.key == "precondition_1d") continue;
       if (option.key == "normalize_grads") continue;
       const auto [value, needs] = test::alternative(info.name, option);

@@ -139,6 +139,17 @@ TEST(Skipping, DoesNotHideWeightsThatAreNotNumbers) {
   expect_error([&] { optimizer.step(); }, ErrorKind::non_finite, {"'w'", "weights"});
 }
 
+TEST(Advice, SaysAtConstructionThatABf16AverageWouldStall) {
+  std::vector<std::string> heard;
+  const EngineOptions engine{.notify = [&](std::string_view text) { heard.emplace_back(text); }};
+  test::Model model;
+  Optimizer(model.parameters(), Method::by_name("adamw", {{"state_dtype", "bf16"}}), {}, engine);
+  EXPECT_TRUE(heard.empty());  // 0.9 and 0.95 still move
+  Optimizer(model.parameters(), Method::by_name("ademamix", {{"state_dtype", "bf16"}}), {}, engine);
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_NE(heard[0].find("0.999"), std::string::npos);
+}
+
 TEST(Workspace, IsOneMatrixWhereAllThreadsShareIt) {
   const auto bytes = [](int threads) {
     std::vector<float> w(256 * 256, 0.1F), g(256 * 256, 0.1F);

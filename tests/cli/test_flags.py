@@ -221,6 +221,16 @@ def test_a_refused_gradient_hints_at_skipping(rode, backend):
     assert "'--on-non-finite skip'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_weights_that_are_not_finite_are_never_skipped(rode, backend):
+    p = problem((5, 7))
+    p.weight[0, 0] = np.nan
+    flags = ["--on-non-finite", "skip"]
+    done, target = rode.try_step("rode", tensors_of({"w": p}), backend=backend, extra=flags)
+    assert done.returncode == FAILED and not target.exists()
+    assert "'w'" in done.stderr and "hint" not in done.stderr
+
+
 def test_loop_agrees_with_batches_to_rounding(rode):
     """Large enough for the blocked symmetric products, whose sums have another order."""
     problems = {name: problem((700, 600), seed=seed) for seed, name in enumerate("ab", 1)}
