@@ -117,7 +117,7 @@ OptionField<O> integer(std::string key, Integer O::* member, std::int64_t low, s
 }
 
 template <class O>
-OptionField<O> boolean(std::string key, bool O::* member, std::string help) {
+OptionField<O> boolean(std::string key, bool O::* member, const std::string& help) {
   return {std::move(key),
           help + "; true or false",
           false,

@@ -11,6 +11,9 @@ template <class... F>
 struct Overload : F... {
   using F::operator()...;
 };
+// clang 16 does not deduce aggregates by itself.
+template <class... F>
+Overload(F...) -> Overload<F...>;
 
 }  // namespace
 
