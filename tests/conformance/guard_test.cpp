@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cpu/blas.h"
 #include "backend/cpu/newton_schulz.h"
 #include "backend/cpu/tiles.h"
 #include "rules/newton_schulz_rule.h"
@@ -73,6 +74,7 @@ class Iteration {
     Weights weight;
     weight.data = const_cast<float*>(case_.weight.data());  // read only
     const cpu::Sphere sphere{&weight, {case_.shape[0], case_.shape[1], case_.shape[1]}, rho_};
+    const cpu::SingleThreadedBlas single;  // as in every thread of the engine's pool
     cpu::Team alone(0);
     const cpu::NsResult result =
         cpu::newton_schulz(alone, plan, &sphere, workspace_.data(), partial_.data());
