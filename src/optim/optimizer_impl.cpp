@@ -90,7 +90,6 @@ void Optimizer::Impl::check_across_groups(const std::vector<Parameter>& all) con
   }
 }
 
-// The families of all groups, each once: "adamw,rode".
 std::string Optimizer::Impl::families() const {
   std::vector<std::string_view> names;
   for (const Group& group : groups) names.push_back(family(group.method.name()));

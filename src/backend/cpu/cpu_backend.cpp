@@ -107,13 +107,6 @@ void CpuBackend::store_norm(const Weights& weight, const Geometry& geometry, flo
   *out = static_cast<float>(std::sqrt(squared_norm(weight, geometry)));
 }
 
-// Many matrices: one a thread, no waiting inside. Few: all threads on each in turn. Both
-// cut a matrix the same way, so they give the same bits.
-bool CpuBackend::matrix_a_thread() const {
-  const std::int64_t working = std::min(pool_.threads(), available_cores());
-  return batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
-}
-
 Scratch CpuBackend::scratch(int worker) {
   const auto index = static_cast<std::size_t>(worker);
   return {static_cast<float*>(workspace_[0]->data()) + index * floats_per_worker_,
@@ -185,8 +178,12 @@ void CpuBackend::plan_chunks(JobList& jobs) {
 void CpuBackend::prepare(JobList& jobs) {
   plan_matrices(jobs);
   plan_chunks(jobs);
+  // Many matrices: one a thread, no waiting inside. Few: all threads on each in turn. Both cut
+  // a matrix the same way, so they give the same bits. Decided once: the workspace depends on it.
+  const std::int64_t working = std::min(pool_.threads(), available_cores());
+  matrix_a_thread_ = batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
   // One matrix at a time takes one workspace, however many threads share it.
-  const auto workers = static_cast<std::size_t>(matrix_a_thread() ? pool_.threads() : 1);
+  const auto workers = static_cast<std::size_t>(matrix_a_thread_ ? pool_.threads() : 1);
   floats_per_worker_ = (floats_per_worker_ + 15) / 16 * 16;
   workspace_.push_back(allocate(workers * floats_per_worker_ * sizeof(float)));
   workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
@@ -253,7 +250,7 @@ void CpuBackend::update_matrices(const StepContext& context) {
       cpu::update(*std::get<SoapJob*>(task.job), team, space, context);
     }
   };
-  if (matrix_a_thread()) {
+  if (matrix_a_thread_) {
     pool_.run(static_cast<std::int64_t>(matrices_.size()), [&](std::int64_t index, int worker) {
       Team alone(worker);
       step(matrices_[static_cast<std::size_t>(index)], alone, scratch(worker));

@@ -48,7 +48,6 @@ class CpuBackend final : public Backend {
  private:
   void measure(JobList& jobs);
   void update(const StepContext& context);
-  bool matrix_a_thread() const;
   void plan_matrices(JobList& jobs);
   void plan_chunks(JobList& jobs);
   void update_matrices(const StepContext& context);
@@ -57,6 +56,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   bool batched_;
   bool refused_ = false;
+  bool matrix_a_thread_ = false;      // set by prepare
   std::vector<MatrixTask> matrices_;  // costly ones first
   std::vector<JobBase*> measured_;    // what ChunkTask::job counts in measure
   std::vector<ChunkTask> measure_tasks_;
