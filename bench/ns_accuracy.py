@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Error of Muon's orthogonalised momentum against float64, standard and Gram form, by spectrum.
+"""Error of Muon's orthogonalised momentum against float64: standard, Gram, bf16; by spectrum.
 
-bench/gram_accuracy.py [--rode build/bin/rode] [--shape 768x256]
+bench/ns_accuracy.py [--rode build/bin/rode] [--shape 768x256]
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main():
     options = parser.parse_args()
     m, n = map(int, options.shape.split("x"))
     rng = np.random.default_rng(0)
-    print(f"{options.shape:10s} standard     gram")
+    print(f"{options.shape:10s} standard     gram     bf16")
     with tempfile.TemporaryDirectory() as folder:
         source, target = f"{folder}/in.safetensors", f"{folder}/out.safetensors"
         for spectrum in ("Gaussian", "1/k", "1/k^2", "rank 8"):
@@ -53,13 +53,13 @@ def main():
             save_file({"param.w": w, "grad.w": g}, source)
             expected = -np.sqrt(m / n) * orthogonalise(g.astype(np.float64))
             errors = []
-            for form in ("standard", "gram"):
+            for setting in ("ns_form=standard", "ns_form=gram", "ns_dtype=bf16"):
                 command = [options.rode, "step", "--optimizer", "muon", "--set", "lr=1"]
-                command += ["--set", f"ns_form={form}", "--in", source, "--out", target]
+                command += ["--set", setting, "--in", source, "--out", target]
                 subprocess.run(command, check=True)
                 step = load_file(target)["param.w"].astype(np.float64)
                 errors.append(np.linalg.norm(step - expected) / np.linalg.norm(expected))
-            print(f"{spectrum:10s} {errors[0]:.1e}  {errors[1]:.1e}")
+            print(f"{spectrum:10s} {errors[0]:.1e}  {errors[1]:.1e}  {errors[2]:.1e}")
     return 0
 
 
