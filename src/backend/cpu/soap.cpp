@@ -39,11 +39,7 @@ void soap_run(const rules::SoapConstants& c, const float* g, float* m, float* v,
   }
 }
 
-std::int64_t element_count(const SoapJob& job) {
-  std::int64_t count = 1;
-  for (const SoapMode& mode : job.modes) count *= mode.extent;
-  return count;
-}
+std::int64_t element_count(const SoapJob& job) { return geometry_of(job).numel(); }
 
 // Calls f(mode, view, squares, lines) for every mode with a basis; the last two count the
 // elements of the n x n and of the n-element arrays of the modes before it.
