@@ -11,6 +11,7 @@ PREFIX ?= /usr/local
 SECONDS ?= 600
 SHAPES ?= qwen2-114m
 OPTIMIZER ?= rode
+PRESET ?= cuda
 export JOBS
 
 # Configures and builds one preset: $(call build,PRESET)
@@ -37,6 +38,18 @@ test: setup ## build and run every test
 demo: build ## step a small problem with several optimizers and compare them
 	@build/bin/rode demo
 
+# nvcc may lie outside of PATH: CMake takes it from CUDACXX.
+.PHONY: cuda
+cuda: ## build with CUDA, build/cuda/bin/rode; PRESET=cuda-all for more chips than H100, H200
+	@tools/setup.sh --cuda
+	export CUDACXX="$$(tools/find_nvcc.sh)" && $(call build,$(PRESET))
+	@test -x build/$(PRESET)/bin/rode
+
+.PHONY: cuda-test
+cuda-test: ## build with CUDA and run the C++ tests on the GPU; skipped where there is none
+	@tools/setup.sh --cuda
+	@tools/test.sh cuda
+
 .PHONY: asan
 asan: setup ## run the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/test.sh asan
@@ -54,6 +67,7 @@ build/tidy/.configured: .clang-tidy python/requirements-dev.txt
 .PHONY: tidy
 tidy: setup build/tidy/.configured ## check the library and the command line with clang-tidy
 	$(call build,tidy)
+	@tools/tidy_cuda.sh
 
 .PHONY: lint
 lint: setup ## check include directions, licence lines, file lengths and whitespace

@@ -14,7 +14,10 @@ elseif(NOT RODE_SANITIZE STREQUAL "")
 endif()
 
 if(RODE_SANITIZE)
-  add_compile_options(${rode_sanitize_flags} -fno-omit-frame-pointer)
+  # Not the .cu files: their host side is launches, and nvcc does not know the flags.
+  add_compile_options(
+    "$<$<COMPILE_LANGUAGE:CXX>:${rode_sanitize_flags};-fno-omit-frame-pointer>"
+  )
   add_link_options(${rode_sanitize_flags})
 endif()
 

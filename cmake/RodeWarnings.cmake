@@ -3,18 +3,22 @@
 
 option(RODE_WERROR "Treat compiler warnings in rode's own targets as errors" OFF)
 
+# clang counts sign changes under -Wconversion and g++ does not: one set for both.
+set(rode_warning_flags -Wall -Wextra -Wconversion -Wshadow -Wno-sign-conversion)
+list(JOIN rode_warning_flags "," rode_host_warning_flags)
+
 add_library(rode_warnings INTERFACE)
+# nvcc hands them to the host compiler; its own warnings are errors where those are.
 target_compile_options(
   rode_warnings
   INTERFACE
-    -Wall
-    -Wextra
-    -Wconversion
-    -Wshadow
-    # clang counts sign changes under -Wconversion and g++ does not: one set for both.
-    -Wno-sign-conversion
-    $<$<BOOL:${RODE_WERROR}>:-Werror>
+    "$<$<COMPILE_LANGUAGE:CXX>:${rode_warning_flags}>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${RODE_WERROR}>>:-Werror>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${rode_host_warning_flags}>"
+    "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${RODE_WERROR}>>:-Xcompiler=-Werror;-Werror=all-warnings>"
 )
+unset(rode_warning_flags)
+unset(rode_host_warning_flags)
 
 # Compiles `target` with the project's warnings. BUILD_INTERFACE keeps the
 # helper out of the exported link interface of a static library.

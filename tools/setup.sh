@@ -4,6 +4,7 @@
 #
 #   tools/setup.sh            what building and testing needs
 #   tools/setup.sh --fuzz     the same, and a clang with libFuzzer
+#   tools/setup.sh --cuda     the same, and nvcc: the machine's own, or one from pip in .venv/cuda
 #
 # Safe to repeat: with nothing to do it returns in well under a second.
 set -euo pipefail
@@ -11,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly requirements=python/requirements-dev.txt
 readonly packages_file=tools/packages-debian.txt
+readonly cuda_requirements=tools/requirements-cuda.txt
 readonly venv=.venv
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -124,14 +126,34 @@ setup_venv() {
   touch "$stamp"
 }
 
+# A compiler for the kernels. The packages from pip lack two names that a toolkit has and that
+# CMake and nvcc look for: lib64, and the runtime's library without its version.
+setup_cuda() {
+  if tools/find_nvcc.sh >/dev/null; then
+    return
+  fi
+  local root=$venv/cuda/nvidia/cu13
+  say "no nvcc of CUDA 12.0 or later here; installing the packages of $cuda_requirements"
+  rm -rf "$venv/cuda"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$venv/cuda" -r "$cuda_requirements" ||
+    die "pip has no nvcc for this machine; install NVIDIA's CUDA toolkit (12.0 or later) and set" \
+      "CUDACXX to its nvcc"
+  ln -sfn lib "$root/lib64"
+  ln -sfn libcudart.so.13 "$root/lib/libcudart.so"
+  tools/find_nvcc.sh >/dev/null || die "the nvcc in $root does not run on this machine"
+}
+
 # One statement a step: errexit does not act inside an && list.
 case "${1:-}" in
-  '' | --fuzz) ;;
-  *) die "unknown argument '$1'; expected none or --fuzz" ;;
+  '' | --fuzz | --cuda) ;;
+  *) die "unknown argument '$1'; expected none, --fuzz or --cuda" ;;
 esac
 setup_packages
 setup_venv
 if [[ ${1:-} == --fuzz ]]; then
   setup_fuzz
+elif [[ ${1:-} == --cuda ]]; then
+  setup_cuda
 fi
 say "ready"

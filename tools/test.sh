@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Configures, builds and tests one preset, then counts all its suites in one line.
 #
-#   tools/test.sh PRESET      ci (C++ and Python tests), dev, asan or tsan (C++ tests)
+#   tools/test.sh PRESET      ci (C++ and Python tests), dev, asan or tsan (C++ tests), cuda (the
+#                             C++ tests on the GPU)
 #
-# JUnit reports are left in build/reports/PRESET. JOBS overrides the number of cores.
+# JUnit reports are left in build/reports/PRESET. JOBS overrides the number of cores,
+# RODE_CUDA_ARCHITECTURES what the kernels are compiled for.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,8 +27,25 @@ fi
 rm -rf "$reports"
 mkdir -p "$reports"
 
+options=()
+if [[ $preset == cuda ]]; then
+  CUDACXX=$(tools/find_nvcc.sh) || {
+    printf 'test: no nvcc of CUDA 12.0 or later; run tools/setup.sh --cuda\n' >&2
+    exit 1
+  }
+  export CUDACXX
+  # That is how this project finds it. A project that uses the installed package, as the install
+  # test does, looks for the toolkit around it.
+  toolkit=$(dirname "$(dirname "$CUDACXX")")
+  if [[ -e $toolkit/include/cuda_runtime.h ]]; then
+    export CUDAToolkit_ROOT=${CUDAToolkit_ROOT:-$toolkit}
+  fi
+  options+=("-DRODE_CUDA_ARCHITECTURES=${RODE_CUDA_ARCHITECTURES:-90a}")
+fi
+
 # A compiler newer than ours may warn where ours does not: an error to us, not to users.
-cmake --preset "$preset" -DRODE_WERROR="$([[ ${CI:-} == true ]] && echo ON || echo OFF)"
+options+=("-DRODE_WERROR=$([[ ${CI:-} == true ]] && echo ON || echo OFF)")
+cmake --preset "$preset" "${options[@]}"
 cmake --build --preset "$preset" --parallel "$jobs"
 
 # Every suite runs even when an earlier one failed: one run shows all failures.
@@ -43,7 +62,13 @@ run_suite() {
   fi
 }
 
-run_suite ctest ctest --preset "$preset" --parallel "$jobs" --output-junit "$reports/ctest.xml"
+# Tests on a GPU one after the other: they would share it.
+if [[ $preset == cuda ]]; then
+  test_jobs=1
+else
+  test_jobs=$jobs
+fi
+run_suite ctest ctest --preset "$preset" --parallel "$test_jobs" --output-junit "$reports/ctest.xml"
 
 if [[ $preset == ci ]]; then
   suites=()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode bench step`: time, state and workspace of one whole step on a model's shapes.
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -13,28 +12,14 @@
 
 #include <fmt/format.h>
 
+#include "bench_common.h"
 #include "bench_peers.h"
-#include "bench_products.h"
+#include "bench_table.h"
 #include "commands.h"
-#include "model_shapes.h"
-#include "optim/splits.h"
 #include "rode/version.h"
 
 namespace rode::cli {
 namespace {
-
-struct Arguments {
-  std::string shapes;
-  std::string optimizer;
-  std::vector<std::string> settings;
-  int threads = 0;
-  int repeat = 3;
-  int warmup = 1;
-  bool loop = false;
-  bool json = false;
-  std::string peers;
-  std::string peers_only;
-};
 
 // Weights and gradients of a model, drawn at random.
 struct Tensors {
@@ -65,49 +50,14 @@ Tensors allocate(const Model& model, int threads) {
   return tensors;
 }
 
-struct Times {
-  std::vector<double> ms;
-
-  double quantile(double p) {  // linear between the two nearest
-    std::ranges::sort(ms);
-    const double at = p * static_cast<double>(ms.size() - 1);
-    const auto low = static_cast<std::size_t>(at);
-    const std::size_t high = std::min(low + 1, ms.size() - 1);
-    return ms[low] + (at - static_cast<double>(low)) * (ms[high] - ms[low]);
-  }
-};
-
 struct Result {
-  std::int64_t managed = 0;
-  std::int64_t delegated = 0;
+  Counts counts;
   Times step;
   Times products;
   double flops = 0;  // of the products of one step; 0 without Newton-Schulz
   std::size_t state_bytes = 0;
   std::size_t workspace_bytes = 0;
 };
-
-// The matrices whose Newton-Schulz iteration a step runs; none for other rules.
-std::vector<MatrixSize> iterated_matrices(const Method& method,
-                                          const std::vector<Parameter>& parameters,
-                                          const std::vector<RoutedParameter>& routed) {
-  const bool iterates = !option_value(method, "ns_steps").empty() &&
-                        option_value(method, "conditioner") != "none" &&
-                        option_value(method, "direction") != "fixed";
-  if (!iterates) return {};
-  const Splits splits(method.name(), option_value(method, "splits"));
-  std::vector<MatrixSize> sizes;
-  for (const RoutedParameter& entry : routed) {
-    if (entry.treatment != Treatment::matrix) continue;
-    const Parameter& parameter = parameters[entry.index];
-    const std::int64_t rows = parameter.value.shape[0];
-    const std::int64_t columns = parameter.value.numel() / rows;
-    for (const std::int64_t block : splits.blocks(parameter.name, rows)) {
-      sizes.push_back({block, columns});
-    }
-  }
-  return sizes;
-}
 
 double timed_step(Optimizer& optimizer) {
   const auto start = std::chrono::steady_clock::now();
@@ -117,15 +67,13 @@ double timed_step(Optimizer& optimizer) {
   return elapsed.count();
 }
 
-Result measure(const Arguments& arguments, const Model& model, const Method& method, int threads) {
+Result measure(const BenchArguments& arguments, const Model& model, const Method& method,
+               int threads) {
   const Tensors tensors = allocate(model, threads);
   const Routing routing{model.route, {}};
   const auto routed = route_parameters(tensors.parameters, routing);
   Result result;
-  for (const RoutedParameter& entry : routed) {
-    const std::int64_t count = tensors.parameters[entry.index].value.numel();
-    (entry.treatment == Treatment::matrix ? result.managed : result.delegated) += count;
-  }
+  result.counts = count_elements(tensors.parameters, routed);
 
   EngineOptions engine;
   engine.threads = threads;
@@ -163,44 +111,23 @@ std::string cpu_name() {
   return "unknown";
 }
 
-Json peer_shapes(const Model& model) {
-  const std::vector<Parameter> parameters = model.parameters();
-  Json list = Json::array();
-  for (const RoutedParameter& entry : route_parameters(parameters, {model.route, {}})) {
-    const Parameter& parameter = parameters[entry.index];
-    list.push_back({{"name", parameter.name},
-                    {"shape", parameter.value.shape.dims()},
-                    {"treatment", to_string(entry.treatment)}});
-  }
-  return {{"shapes", model.name}, {"parameters", std::move(list)}};
-}
-
-Json to_json(const Arguments& arguments, const Model& model, const Method& method, int threads,
+Json to_json(const BenchArguments& arguments, const Model& model, const Method& method, int threads,
              Result& result) {
-  Json options;
-  for (const OptionInfo& option : method.options()) options[option.key] = typed_value(option.value);
-  const double median = result.step.quantile(0.5);
-  const double low = result.step.quantile(0);
-  const double high = result.step.quantile(1);
   Json json = {{"shapes", model.name},
                {"optimizer", arguments.optimizer},
-               {"options", std::move(options)},
+               {"options", options_json(method)},
                {"route", to_string(model.route)},
                {"backend", "cpu"},
                {"batched", !arguments.loop},
                {"threads", threads},
                {"repeat", arguments.repeat},
                {"warmup", arguments.warmup},
-               {"managed_parameters", result.managed},
-               {"delegated_parameters", result.delegated},
-               {"median_ms", median},
-               {"spread_ms", high - low},
-               {"min_ms", low},
-               {"q1_ms", result.step.quantile(0.25)},
-               {"q3_ms", result.step.quantile(0.75)},
-               {"max_ms", high},
-               {"state_bytes", result.state_bytes},
-               {"workspace_bytes", result.workspace_bytes}};
+               {"managed_parameters", result.counts.managed},
+               {"delegated_parameters", result.counts.delegated}};
+  add_times(json, result.step);
+  const double median = json["median_ms"].get<double>();
+  json["state_bytes"] = result.state_bytes;
+  json["workspace_bytes"] = result.workspace_bytes;
   if (result.flops > 0) {
     const double products = result.products.quantile(0.5);
     json["blas_share"] = products / median;
@@ -246,16 +173,19 @@ void print_report(const Json& json) {
   fmt::print("{}", format_table(rows));
 }
 
-void run(const Arguments& arguments) {
+void run_cpu(BenchArguments arguments) {
+  if (arguments.repeat == 0) arguments.repeat = 3;
+  if (arguments.warmup < 0) arguments.warmup = 1;
   const Method method = make_method(arguments.optimizer, arguments.settings);
   const Model model = model_by_name(arguments.shapes);
   const int threads = arguments.threads > 0 ? arguments.threads : available_cores();
   // Memory of our own measurement is gone before the peers allocate theirs.
   Result result = measure(arguments, model, method, threads);
   Json json = to_json(arguments, model, method, threads, result);
-  if (!arguments.peers.empty()) {
-    json["peers"] = run_peers({arguments.peers, arguments.peers_only, peer_shapes(model), threads,
-                               arguments.repeat, arguments.warmup});
+  if (arguments.with_peers) {
+    json["peers"] = run_peers(
+        {arguments.peers.empty() ? find_peers("torch_step.py") : arguments.peers,
+         arguments.peers_only, peer_shapes(model), threads, arguments.repeat, arguments.warmup});
   }
   if (arguments.json) {
     fmt::print("{}\n", json.dump(2));
@@ -264,35 +194,63 @@ void run(const Arguments& arguments) {
   }
 }
 
+void run(const BenchArguments& arguments) {
+  if (arguments.table && arguments.backend != "cuda") {
+    throw UsageError("--table needs --backend cuda");
+  }
+  if (arguments.backend == "cuda") {
+    run_cuda_bench(arguments);
+  } else {
+    run_cpu(arguments);
+  }
+}
+
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<BenchArguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure");
   bench->require_subcommand(1);
   CLI::App* command =
       bench->add_subcommand("step", "Time, state and workspace of one step on a model's shapes");
-  command->add_option("--shapes", a->shapes, std::string(kShapesHelp))->required();
-  command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it")
-      ->required();
-  command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
-      ->allow_extra_args(false);
+  CLI::Option* shapes = command->add_option("--shapes", a->shapes, std::string(kShapesHelp));
+  CLI::Option* optimizer =
+      command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it");
+  CLI::Option* settings =
+      command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
+          ->allow_extra_args(false);
+  command->add_option("--backend", a->backend, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  command
+      ->add_flag("--table,--all", a->table,
+                 "CUDA: every row of the table of targets, instead of --shapes and --optimizer")
+      ->excludes(shapes)
+      ->excludes(optimizer)
+      ->excludes(settings);
   command->add_option("--threads", a->threads, "Threads; 0: every core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  command->add_option("--repeat", a->repeat, "Steps that are measured")
-      ->check(CLI::Range(1, 100000))
-      ->capture_default_str();
-  command->add_option("--warmup", a->warmup, "Steps before them")
-      ->check(CLI::Range(0, 100000))
-      ->capture_default_str();
-  command->add_option("--peers", a->peers,
-                      "Script that times other implementations (bench/peers/torch_step.py)");
+  command->add_option("--repeat", a->repeat, "Steps that are measured; default 3, 50 on CUDA")
+      ->check(CLI::Range(1, 100000));
+  command->add_option("--warmup", a->warmup, "Steps before them; default 1, 10 on CUDA")
+      ->check(CLI::Range(0, 100000));
+  CLI::Option* peers =
+      command
+          ->add_option("--peers", a->peers,
+                       "Times other implementations too; script, default that of bench/peers")
+          ->expected(0, 1);
   command->add_option("--peers-only", a->peers_only, "Comma list of the script's peers to run")
       ->needs("--peers");
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
   command->add_flag("--json", a->json, "Print JSON");
-  command->callback([a] { run(*a); });
+  command->callback([a, shapes, optimizer, peers] {
+    for (const CLI::Option* option : {shapes, optimizer}) {
+      if (!a->table && option->count() == 0) throw CLI::RequiredError(option->get_name());
+    }
+    a->with_peers = peers->count() > 0;
+    run(*a);
+  });
 }
 
 }  // namespace rode::cli

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include <fcntl.h>
@@ -78,10 +79,23 @@ std::vector<std::string> command_line(const PeerRequest& request) {
                                     "--warmup",
                                     std::to_string(request.warmup)};
   if (!request.only.empty()) words.insert(words.end(), {"--only", request.only});
+  words.insert(words.end(), request.more.begin(), request.more.end());
   return words;
 }
 
 }  // namespace
+
+std::string find_peers(const std::string& script) {
+  namespace fs = std::filesystem;
+  const fs::path relative = fs::path("bench") / "peers" / script;
+  std::error_code error;
+  if (fs::exists(relative, error)) return relative.string();
+  for (fs::path at = fs::read_symlink("/proc/self/exe", error); at.has_relative_path();) {
+    at = at.parent_path();
+    if (fs::exists(at / relative, error)) return (at / relative).string();
+  }
+  return script;
+}
 
 Json run_peers(const PeerRequest& request) {
   std::vector<std::string> words = command_line(request);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "support.h"
 
@@ -15,7 +16,12 @@ struct PeerRequest {
   int threads = 1;
   int repeat = 3;
   int warmup = 1;
+  std::vector<std::string> more = {};  // arguments that only this script knows
 };
+
+// The path of a script of bench/peers: below the current folder, or above the program in the
+// tree it was built in; its plain name where it is in neither.
+std::string find_peers(const std::string& script);
 
 // What the script prints, as JSON. The interpreter is $RODE_PYTHON or python3.
 Json run_peers(const PeerRequest& request);

@@ -23,6 +23,7 @@ struct Arguments {
   std::int64_t steps = 1;
   int threads = 0;
   std::string backend = "cpu";
+  std::string device = "cpu";
   std::string route = "matrix";
   std::vector<std::string> overrides;
   std::vector<std::string> layouts;
@@ -77,6 +78,12 @@ StepPlan make_plan(const Arguments& arguments) {
                 {},
                 make_schedule(arguments),
                 arguments.steps};
+  if (arguments.device == "cuda") {
+    if (arguments.backend == "reference") {
+      throw UsageError("--device cuda with --backend reference; the reference runs on the CPU");
+    }
+    plan.engine.device = Device::cuda;
+  }
   plan.engine.threads = arguments.threads;
   plan.engine.on_non_finite = policy(arguments.on_non_finite);
   plan.engine.on_missing = policy(arguments.on_missing);
@@ -89,7 +96,7 @@ StepPlan make_plan(const Arguments& arguments) {
 
 void print_json(const Arguments& arguments, const StepReport& report, std::int64_t steps_done) {
   const Json json = {{"optimizer", arguments.optimizer},
-                     {"backend", arguments.backend},
+                     {"backend", arguments.device == "cuda" ? "cuda" : arguments.backend},
                      {"steps", arguments.steps},
                      {"steps_done", steps_done},
                      {"weight_norm", report.global.weight_norm},
@@ -157,6 +164,9 @@ void add_step_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
       ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str();
+  command->add_option("--device", a->device, "Where the engine steps: cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command->add_option("--route", a->route, "language, vision, all_matrices, matrix or rest")
       ->capture_default_str();

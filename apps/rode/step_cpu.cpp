@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rode step --backend cpu`: the engine on the tensors of a file.
+// `rode step --device cpu` and `cuda`: the engine on the tensors of a file.
 #include <array>
 #include <cstdio>
 #include <map>
@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "step_memory.h"
 #include "step_run.h"
 
 namespace rode::cli {
@@ -77,17 +78,20 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
   if (plan.engine.on_missing == OnBadGradient::refuse) {
     require_gradients(input, route_parameters(input.parameters(), plan.routing), plan.steps);
   }
-  Optimizer optimizer(input.parameters(), plan.method, plan.routing, plan.engine);
+  StepMemory memory(input, plan.engine.device);
+  Optimizer optimizer(memory.parameters(), plan.method, plan.routing, plan.engine);
   load_state(optimizer, input);
   StepReport report;
   for (std::int64_t k = 0; k < plan.steps; ++k) {
     for (std::size_t i = 0; i < input.parameters().size(); ++i) {
-      optimizer.bind_grad(i, input.gradient(i, k));
+      optimizer.bind_grad(i, memory.gradient(i, k));
     }
     optimizer.step(plan.schedule.multiplier(optimizer.steps_done()));
+    optimizer.check();
     for (const std::string& name : optimizer.skipped()) ++report.skipped[name];
   }
 
+  memory.read_back();
   StepOutput output;
   for (const Parameter& parameter : input.parameters()) {
     output.entries.push_back({"param." + parameter.name, parameter.value});

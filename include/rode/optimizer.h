@@ -30,8 +30,10 @@ enum class OnBadGradient {
 };
 
 struct EngineOptions {
+  // Where parameters and gradients lie, and where state will.
   Device device = Device::cpu;
-  int threads = 0;  // 0: every core the process may use. Results do not depend on it.
+  void* stream = nullptr;  // CUDA: a cudaStream_t that steps run on; null: the default stream
+  int threads = 0;         // 0: every core the process may use. Results do not depend on it.
   OnBadGradient on_non_finite = OnBadGradient::refuse;
   OnBadGradient on_missing = OnBadGradient::refuse;
   // Same-shape matrices as one batch with symmetric products; false: the plain loop,
@@ -47,6 +49,15 @@ struct ParameterGroup {
   Routing routing = {};
 };
 
+// On CUDA a step is work that is enqueued: step() returns before it is done, and later work
+// on the same stream finds its result. Nothing is copied to the host by itself, so a gradient
+// that is not finite is not known to step(): such a step changes no weight, no state and no
+// count, on the device, and is counted as refused. The caller learns of it when it likes,
+// from check(). Steps after it are steps as any other.
+//
+// What reads results (check, steps_done, refused_steps, state, metadata, save, the
+// diagnostics, skipped) waits for the steps enqueued so far. So do load and construction.
+// On the CPU every step is done, and checked, when step() returns.
 class Optimizer {
  public:
   Optimizer(std::vector<Parameter> parameters, Method method, Routing routing = {},
@@ -58,8 +69,26 @@ class Optimizer {
 
   // One step. `multiplier` scales lr, lr_rho and lr_rest (schedule.h). After the first
   // call nothing is allocated, except by oneDNN where ns_dtype = bf16. Throws before
-  // anything has changed (what `notify` throws comes after the step).
+  // anything has changed (what `notify` throws comes after the step). On CUDA it throws
+  // what the host can know, such as a missing gradient; the rest comes from check().
   void step(double multiplier = 1.0);
+
+  // Throws the error of a step that was refused since the last check: what step() throws on
+  // the CPU. Nothing was changed by that step; the optimizer goes on as if it had not been.
+  // Of several, the first one found is named. Also tells `notify` what is new. On the CPU
+  // there is never anything left to say.
+  void check();
+
+  // CUDA: where steps run from now on, after those enqueued before. Not while a stream is
+  // being captured.
+  void set_stream(void* stream);
+
+  // A caller may capture step() on its stream into a CUDA graph of its own, after one step
+  // outside of a capture, and replay it. A replay is a whole step, counted and gated as any
+  // other. It takes the multiplier of the last step outside of a capture, or the one set
+  // here since (the argument of a captured step() is not used), the gradients and weights
+  // bound and the options set by the last step outside of a capture.
+  void set_multiplier(double multiplier);
 
   // Gradients (and weights) may move between steps; `index` counts the parameters in
   // the order given, over all groups. A null gradient means "none this step". Tied
@@ -73,9 +102,13 @@ class Optimizer {
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;
 
+  // Steps performed; a refused one is not.
   std::int64_t steps_done() const;
+  // Steps refused since construction.
+  std::int64_t refused_steps() const;
 
-  // State: exists from construction, keyed by parameter name.
+  // State: exists from construction, keyed by parameter name. The views are of host memory,
+  // valid until the next step or the next call of state().
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path);  // all or nothing
@@ -89,7 +122,7 @@ class Optimizer {
   std::size_t state_bytes() const;
   std::size_t workspace_bytes() const;
 
-  // Of the last step.
+  // Of the last step. Where that was refused: the global ones of an earlier step.
   std::vector<MatrixDiagnostics> matrix_diagnostics() const;
   GlobalDiagnostics global_diagnostics() const;
   // Parameters that it left alone: no gradient, or one that is not finite.

@@ -19,8 +19,19 @@ namespace rode {
 
 struct StepContext {
   double multiplier = 1.0;  // on lr, lr_rho and lr_rest
-  std::int64_t step = 0;    // counts from 0; selects the random stream
-  bool refuse_all = true;   // a bad gradient leaves every job alone, not only its own
+  // Counts from 0; selects the random stream. A deferred backend counts for itself (see
+  // `set_step`): the host does not know yet which of the steps before were refused.
+  std::int64_t step = 0;
+  bool refuse_all = true;  // a bad gradient leaves every job alone, not only its own
+};
+
+// What became of the steps so far.
+struct Fetched {
+  bool refused = false;            // the last one
+  std::int64_t done = 0;           // steps that were performed, counted on from `set_step`
+  std::int64_t refused_steps = 0;  // since the backend was made; never counted in `done`
+  // Of the latest refused step: the parameter of its first bad job; -1 where not known.
+  std::int64_t refused_parameter = -1;
 };
 
 // Memory that the backend's operations can reach, zeroed at allocation.
@@ -29,8 +40,10 @@ class Buffer {
   virtual ~Buffer() = default;
   virtual void* data() = 0;  // may not be the host's to read
   virtual std::size_t bytes() const = 0;
+  // After every step enqueued before. `host` may be overwritten when it returns.
   virtual void upload(const void* host, std::size_t bytes) = 0;
-  // The contents in host memory, valid until the next call or step.
+  // The contents in host memory after every step enqueued before; valid until the next
+  // call or step.
   virtual const void* host_view() const = 0;
 };
 
@@ -51,13 +64,31 @@ class Backend {
   virtual void prepare(JobList& jobs) = 0;
   virtual std::size_t workspace_bytes() const = 0;
 
-  // Pointers, gradient types or constants of jobs have changed since the last step.
+  // Pointers, gradient types, `active` or constants of jobs have changed since the last
+  // step. A graph that holds a step, the caller's own too, sees the new ones from the next
+  // step outside of a capture on.
   virtual void refresh(JobList& jobs) = 0;
-  // Measures every active job, gates, and steps those that pass.
+  // Measures every active job, gates, and steps those that pass. A deferred backend only
+  // enqueues that. Where its stream is being captured by the caller, multiplier and
+  // refuse_all of the context are left out: a replay takes them from device memory, where
+  // `set_multiplier` and the last step outside of a capture wrote them.
   virtual void step(JobList& jobs, const StepContext& context) = 0;
-  // Brings the results of the last step into the jobs: flags, sums, scalars. Returns
-  // whether it was refused.
-  virtual bool fetch(JobList& jobs) = 0;
+  // Brings the results of the last step into the jobs: sums, scalars, `finite`,
+  // `weight_finite`, and `active` = false where the gate closed only that job. Waits for
+  // all steps enqueued. May be called before the first step and as often as one likes.
+  virtual Fetched fetch(JobList& jobs) = 0;
+
+  // Whether step() returns before the step is done, so that its caller should fetch only
+  // when it wants to know.
+  virtual bool deferred() const = 0;
+  // A cudaStream_t (null: the default stream); steps enqueued before come first. Not
+  // while a capture is under way. Without meaning on the CPU, as the following two.
+  virtual void set_stream(void* stream) = 0;
+  // For steps that a graph of the caller's replays.
+  virtual void set_multiplier(double multiplier) = 0;
+  // The number of the next step (0 at first), for state that was loaded. Counted on by the
+  // backend with every step that is not refused, replays included.
+  virtual void set_step(std::int64_t step) = 0;
 };
 
 // The gate of a backend whose flags the host can read. A parameter is bad if one of its
@@ -68,6 +99,7 @@ bool close_gate(JobList& jobs, bool refuse_all);
 struct BackendOptions {
   int threads = 0;
   bool batched = true;
+  void* stream = nullptr;  // a cudaStream_t
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);

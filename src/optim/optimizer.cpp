@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,6 +19,12 @@ namespace {
 
 constexpr std::string_view kStepKey = "rode.step";
 constexpr std::string_view kOptimizerKey = "rode.optimizer";
+
+void check_multiplier(std::string_view operation, double multiplier) {
+  if (std::isfinite(multiplier) && multiplier >= 0) return;
+  throw Error(ErrorKind::invalid_argument, operation,
+              fmt::format("multiplier = {}; expected a finite number, 0 or more", multiplier));
+}
 
 }  // namespace
 
@@ -34,20 +42,26 @@ Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
 void Optimizer::step(double multiplier) {
-  if (!std::isfinite(multiplier) || multiplier < 0) {
-    throw Error(ErrorKind::invalid_argument, "step",
-                fmt::format("multiplier = {}; expected a finite number, 0 or more", multiplier));
-  }
+  check_multiplier("step", multiplier);
   impl_->gate_missing();
   Backend& backend = *impl_->backend;
   if (impl_->changed) backend.refresh(impl_->jobs);
   impl_->changed = false;
   backend.step(impl_->jobs,
                {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
-  if (backend.fetch(impl_->jobs)) impl_->throw_refused();
-  ++impl_->steps;
-  impl_->sum_up();
-  impl_->announce();
+  if (!backend.deferred()) check();
+}
+
+void Optimizer::check() {
+  impl_->look();
+  if (const auto error = std::exchange(impl_->refused, std::nullopt)) throw *error;
+}
+
+void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
+
+void Optimizer::set_multiplier(double multiplier) {
+  check_multiplier("set multiplier", multiplier);
+  impl_->backend->set_multiplier(multiplier);
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {
@@ -85,7 +99,15 @@ const Method& Optimizer::method(std::size_t group) const { return impl_->groups.
 
 std::size_t Optimizer::group_count() const { return impl_->groups.size(); }
 
-std::int64_t Optimizer::steps_done() const { return impl_->steps; }
+std::int64_t Optimizer::steps_done() const {
+  impl_->look();
+  return impl_->steps;
+}
+
+std::int64_t Optimizer::refused_steps() const {
+  impl_->look();
+  return impl_->refused_steps;
+}
 
 std::vector<TensorEntry> Optimizer::state() const {
   std::vector<TensorEntry> entries;
@@ -102,11 +124,12 @@ void Optimizer::save(const std::filesystem::path& path) const {
 }
 
 std::map<std::string, std::string> Optimizer::metadata() const {
-  return {{std::string(kStepKey), std::to_string(impl_->steps)},
+  return {{std::string(kStepKey), std::to_string(steps_done())},
           {std::string(kOptimizerKey), impl_->families()}};
 }
 
 std::vector<std::string> Optimizer::skipped() const {
+  impl_->look();
   std::vector<std::string> names;
   for (const Impl::Slot& slot : impl_->slots) {
     if (!slot.jobs.empty() && slot.parameter.value.numel() > 0 && !slot.jobs.front()->active) {
@@ -121,7 +144,7 @@ void Optimizer::load(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool complete) {
-  std::int64_t steps = impl_->steps;  // kept where the file does not say
+  std::int64_t steps = steps_done();  // kept where the file does not say
   const auto saved = file.metadata().find(std::string(kStepKey));
   if (saved != file.metadata().end()) {
     const std::string& text = saved->second;
@@ -144,6 +167,7 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
   std::vector<const ParameterState*> states;
   for (const auto& state : impl_->states) states.push_back(state.get());
   std::vector<std::string> absent = rode::load_state(file, complete, states);
+  impl_->backend->set_step(steps);
   impl_->steps = steps;
   return absent;
 }
@@ -157,6 +181,7 @@ std::size_t Optimizer::state_bytes() const {
 std::size_t Optimizer::workspace_bytes() const { return impl_->backend->workspace_bytes(); }
 
 std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
+  impl_->look();
   std::vector<MatrixDiagnostics> out;
   std::size_t block = 0;
   const RodeJob* before = nullptr;
@@ -178,7 +203,10 @@ std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
   return out;
 }
 
-GlobalDiagnostics Optimizer::global_diagnostics() const { return impl_->global; }
+GlobalDiagnostics Optimizer::global_diagnostics() const {
+  impl_->look();
+  return impl_->global;
+}
 
 std::string Optimizer::routing_table() const {
   std::string out;

@@ -53,7 +53,7 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     throw Error(ErrorKind::invalid_argument, "engine",
                 fmt::format("threads = {}; expected 0 (all cores) or more", engine.threads));
   }
-  const BackendOptions wanted{engine.threads, engine.batched};
+  const BackendOptions wanted{engine.threads, engine.batched, engine.stream};
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
   std::vector<Parameter> all;
   for (ParameterGroup& group : given) {
@@ -179,41 +179,77 @@ Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
 }
 
 void Optimizer::Impl::gate_missing() {
-  for (Slot& slot : slots) {
-    const bool present = slot.parameter.grad.data != nullptr || slot.parameter.value.numel() == 0;
-    for (JobBase* job : slot.jobs) job->active = present && slot.parameter.value.numel() > 0;
-    if (present || !slot.stepped || engine.on_missing == OnBadGradient::skip) continue;
+  for (const Slot& slot : slots) {
+    const Parameter& p = slot.parameter;
+    if (p.grad.data != nullptr || p.value.numel() == 0 || !slot.stepped) continue;
+    if (engine.on_missing == OnBadGradient::skip) continue;
     throw Error(ErrorKind::missing_gradient, "step",
                 fmt::format("parameter '{}' has no gradient; bind one, freeze the parameter, or "
                             "set on_missing to skip",
-                            slot.parameter.name));
+                            p.name));
+  }
+  // Only now: until a step is made, the flags are those of the last one.
+  for (Slot& slot : slots) {
+    const Parameter& p = slot.parameter;
+    for (JobBase* job : slot.jobs) job->active = p.grad.data != nullptr && p.value.numel() > 0;
   }
 }
 
-void Optimizer::Impl::throw_refused() const {
+// The backend counts for itself: which of the steps that were enqueued have been performed,
+// those of a caller's graph included, is known here only now.
+void Optimizer::Impl::look() {
+  const Fetched now = backend->fetch(jobs);
+  for (RodeJob& job : jobs.rode) {
+    if (job.active) continue;  // nothing of an older step may pass for this one's
+    job.scalars = {};
+    job.write = {};
+  }
+  const bool performed = now.done != steps;
+  if (now.refused_steps != refused_steps && !refused) refused = refusal(now);
+  steps = now.done;
+  refused_steps = now.refused_steps;
+  if (!performed || now.refused) return;  // nothing new, or sums of a step that was not one
+  sum_up();
+  announce();
+}
+
+Error Optimizer::Impl::refusal(const Fetched& now) const {
+  const auto error = [](const std::string& text) {
+    return Error(ErrorKind::non_finite, "step", text);
+  };
+  if (!now.refused) {  // an earlier one: its flags are gone
+    const bool known = now.refused_parameter >= 0;
+    return error(fmt::format(
+        "a step before the last one was refused: {} not finite, or too large for fp32 "
+        "state; nothing was changed by it; check more often, lower the rate or the "
+        "loss scale, or set on_non_finite to skip",
+        known ? fmt::format("gradient, weights or momentum of '{}' were",
+                            slots[static_cast<std::size_t>(now.refused_parameter)].parameter.name)
+              : "a gradient, weights or momentum were"));
+  }
   for (const Slot& slot : slots) {
     for (const JobBase* job : slot.jobs) {
       const std::string& name = slot.parameter.name;
       if (!job->weight_finite) {
-        throw Error(ErrorKind::non_finite, "step",
-                    fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing was "
-                                "changed; restore a checkpoint",
-                                name));
+        return error(
+            fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing was "
+                        "changed; restore a checkpoint",
+                        name));
       }
       if (job->finite) continue;
       if (std::isfinite(job->sums.gg)) {
-        throw Error(ErrorKind::non_finite, "step",
-                    fmt::format("gradient of '{}' has norm {:.3g}, too large for fp32 state; "
-                                "nothing was changed; scale the loss, or set on_non_finite to skip",
-                                name, std::sqrt(job->sums.gg)));
+        return error(
+            fmt::format("gradient of '{}' has norm {:.3g}, too large for fp32 state; nothing was "
+                        "changed; scale the loss, or set on_non_finite to skip",
+                        name, std::sqrt(job->sums.gg)));
       }
-      throw Error(ErrorKind::non_finite, "step",
-                  fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; lower the "
-                              "rate or the loss scale, or set on_non_finite to skip",
-                              name));
+      return error(
+          fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; lower the rate or "
+                      "the loss scale, or set on_non_finite to skip",
+                      name));
     }
   }
-  throw Error(ErrorKind::non_finite, "step", "refused; nothing was changed");
+  return error("refused; nothing was changed");
 }
 
 void Optimizer::Impl::sum_up() {
@@ -228,13 +264,7 @@ void Optimizer::Impl::sum_up() {
     gg += job.sums.gg;
     dd += job.sums.dd;
   });
-  for (RodeJob& job : jobs.rode) {
-    if (!job.active) {  // nothing of an older step may pass for this one's
-      job.scalars = {};
-      job.write = {};
-    }
-    held += job.active && job.scalars.held ? 1 : 0;
-  }
+  for (const RodeJob& job : jobs.rode) held += job.active && job.scalars.held ? 1 : 0;
   for (const MuonJob& job : jobs.muon) held += job.active && job.held ? 1 : 0;
   global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg),
             held};

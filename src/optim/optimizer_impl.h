@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backend/backend.h"
 #include "optim/rule.h"
 #include "optim/state_store.h"
+#include "rode/error.h"
 #include "rode/optimizer.h"
 
 namespace rode {
@@ -43,7 +45,9 @@ struct Optimizer::Impl {
 
   // The parts of a step that are not the backend's.
   void gate_missing();
-  [[noreturn]] void throw_refused() const;
+  // Fetches what the steps since the last look have left: count, refusal, diagnostics.
+  void look();
+  Error refusal(const Fetched& now) const;
   void sum_up();
   void announce();
 
@@ -56,7 +60,9 @@ struct Optimizer::Impl {
   std::vector<Group> groups;
   std::vector<std::unique_ptr<ParameterState>> states;
   JobList jobs;
-  std::int64_t steps = 0;
+  // As of the last look.
+  std::int64_t steps = 0, refused_steps = 0;
+  std::optional<Error> refused;  // seen and not yet thrown by check()
   GlobalDiagnostics global;
   bool changed = true;  // jobs, since the backend last looked at them
 };

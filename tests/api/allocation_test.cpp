@@ -83,6 +83,7 @@ using test::Model;
 class Allocation : public test::EveryVariant {
  protected:
   void SetUp() override {
+    RODE_CPU_ONLY("it counts malloc; cuda_graph_test.cpp watches the device's memory");
     if (!RODE_COUNTS_ALLOCATIONS) {
       GTEST_SKIP() << "the sanitizer (or the C library) has a malloc that cannot be replaced";
     }

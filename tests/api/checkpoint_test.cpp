@@ -15,6 +15,7 @@ namespace {
 using test::expect_error;
 using test::expect_same;
 using test::Model;
+using test::Optimizer;
 using test::Snapshot;
 using test::Spec;
 using test::TemporaryDirectory;

@@ -15,6 +15,7 @@ namespace rode {
 namespace {
 
 using test::expect_error;
+using test::Optimizer;
 
 // Saves the state of a fresh optimizer with one entry replaced, and loads it.
 void load_with(const Method& method, const std::string& key, double value) {
@@ -151,6 +152,7 @@ TEST(Advice, SaysAtConstructionThatABf16AverageWouldStall) {
 }
 
 TEST(Workspace, IsOneMatrixWhereAllThreadsShareIt) {
+  RODE_CPU_ONLY("the engine's threads");
   const auto bytes = [](int threads) {
     std::vector<float> w(256 * 256, 0.1F), g(256 * 256, 0.1F);
     Optimizer optimizer({{"w", view(w.data(), {256, 256}), view(g.data(), {256, 256})}},

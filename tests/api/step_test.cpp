@@ -14,6 +14,7 @@ using test::EveryVariant;
 using test::expect_error;
 using test::expect_same;
 using test::Model;
+using test::Optimizer;
 using test::Snapshot;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();

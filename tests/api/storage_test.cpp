@@ -12,6 +12,7 @@ namespace {
 
 using test::expect_same;
 using test::Model;
+using test::Optimizer;
 using test::Snapshot;
 
 class Storage : public test::EveryVariant {};

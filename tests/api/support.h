@@ -19,6 +19,7 @@
 
 #include "rode/rode.h"
 #include "rules/rounding.h"
+#include "support/tested_optimizer.h"
 
 namespace rode::test {
 
@@ -140,7 +141,7 @@ class Model {
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;
 
-inline Bytes state_of(const Optimizer& optimizer) {
+inline Bytes state_of(const rode::Optimizer& optimizer) {
   Bytes out;
   for (const TensorEntry& entry : optimizer.state()) {
     const auto* data = static_cast<const std::byte*>(entry.view.data);
@@ -154,7 +155,7 @@ struct Snapshot {
   Bytes weights, state;
   std::int64_t steps;
 
-  Snapshot(const Model& model, const Optimizer& optimizer)
+  Snapshot(const Model& model, const rode::Optimizer& optimizer)
       : weights(model.weights()), state(state_of(optimizer)), steps(optimizer.steps_done()) {}
 };
 
@@ -209,7 +210,7 @@ inline const std::vector<Variant>& variants() {
     add("rode_snr_fixed", "rode-snr", {{"radius", "fixed"}});
     add("rode_snr_adaptive", "rode-snr", {{"radius", "adaptive"}, {"nesterov", "true"}});
     add("rode_split", "rode-snr", {{"splits", "h.0.*=3"}});
-    add("rode_gram", "rode", {{"reproject", "final"}, {"ns_form", "gram"}});
+    add("rode_gram", "rode", {{"reproject", "final"}, {"ns_form", "gram"}, {"ns_dtype", "fp32"}});
     add("rode_retraction", "rode", {{"direction", "retraction"}, {"conditioner", "none"}});
     add("rode_still", "rode", {{"direction", "fixed"}});
     add("muon_hyperball", "muon", {{"constraint", "hyperball"}});
@@ -221,9 +222,9 @@ inline const std::vector<Variant>& variants() {
   return table;
 }
 
-class EveryVariant : public testing::TestWithParam<Variant> {};
+class EveryVariant : public ::testing::TestWithParam<Variant> {};
 
-inline std::string variant_name(const testing::TestParamInfo<Variant>& info) {
+inline std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   std::string name = info.param.label;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

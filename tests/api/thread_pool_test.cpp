@@ -18,6 +18,7 @@ using cpu::Team;
 using cpu::ThreadPool;
 using test::expect_same;
 using test::Model;
+using test::Optimizer;
 using test::Snapshot;
 using test::Spec;
 
@@ -118,6 +119,7 @@ Method quick(std::string_view name) {
 }
 
 TEST(Threads, TheirNumberDoesNotChangeABit) {
+  RODE_CPU_ONLY("the engine's threads");
   for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Snapshot one = after_steps(quick(info.name), 1);
@@ -126,6 +128,7 @@ TEST(Threads, TheirNumberDoesNotChangeABit) {
 }
 
 TEST(Threads, ThePlainLoopDoesNotDependOnThemEither) {
+  RODE_CPU_ONLY("the engine's threads");
   for (const char* name : {"rode", "muon"}) {
     expect_same(after_steps(quick(name), 3, false), after_steps(quick(name), 1, false));
   }

@@ -15,6 +15,7 @@
 #include "rules/newton_schulz_rule.h"
 #include "support/side_by_side.h"
 #include "support/spectral.h"
+#include "support/tested_optimizer.h"
 
 namespace rode {
 namespace {
@@ -129,6 +130,7 @@ TEST(Guard, PublishedReprojectionExplodesOn768x256WhereGuardedAndFinalStayHealth
 }
 
 TEST(Guard, SingularValuesStayBelow125OverThousandsOfAdversarialCases) {
+  RODE_CPU_ONLY("it stops the CPU's iteration after each product");
   Gaussian gaussian(100);
   int cases = 0, escaped = 0, acted = 0;
   double worst = 0, largest = 0;
@@ -201,11 +203,11 @@ Pair walk_guarded_beside_every(const Case& start, const std::vector<Values>& gra
   const Shape shape = testing::shape_of(start.shape);
   Values guarded = start.weight, every = start.weight;
   const auto make = [&](Values& weight, const char* reproject) {
-    return Optimizer({{.name = "w", .value = view(weight.data(), shape), .grad = {}}},
-                     Method::by_name("rode", {{"reproject", reproject}}),
-                     {.route = Route::matrix, .overrides = {}});
+    return test::Optimizer({{.name = "w", .value = view(weight.data(), shape), .grad = {}}},
+                           test::in_fp32(Method::by_name("rode", {{"reproject", reproject}})),
+                           {.route = Route::matrix, .overrides = {}});
   };
-  Optimizer first = make(guarded, "guarded"), second = make(every, "every");
+  test::Optimizer first = make(guarded, "guarded"), second = make(every, "every");
   const auto same_bits = [&] {
     if (std::memcmp(guarded.data(), every.data(), guarded.size() * sizeof(float)) != 0)
       return false;
@@ -223,7 +225,7 @@ Pair walk_guarded_beside_every(const Case& start, const std::vector<Values>& gra
     Iteration iteration(next);
     for (int k = 1; k < kIterations; ++k)
       result.largest_t = std::max(result.largest_t, std::abs(iteration.run(k, Reproject::every).t));
-    for (Optimizer* optimizer : {&first, &second}) {
+    for (test::Optimizer* optimizer : {&first, &second}) {
       optimizer->bind_grad(0, view(g.data(), shape));
       optimizer->step();
     }

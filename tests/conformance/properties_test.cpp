@@ -10,6 +10,7 @@
 
 #include "rules/rounding.h"
 #include "support/side_by_side.h"
+#include "support/tested_optimizer.h"
 
 namespace rode {
 namespace {
@@ -38,14 +39,14 @@ Method rode_with(const Settings& settings = {}) {
 struct Walk {
   Extents shape;
   Values weight;
-  Optimizer optimizer;
+  test::Optimizer optimizer;
 
   Walk(const Method& method, const Problem& problem)
       : shape(problem.shape),
         weight(problem.weight),
         optimizer(
             {{.name = "w", .value = view(weight.data(), testing::shape_of(shape)), .grad = {}}},
-            method, {.route = Route::matrix, .overrides = {}}) {}
+            test::in_fp32(method), {.route = Route::matrix, .overrides = {}}) {}
 
   MatrixDiagnostics step(const Values& g) {
     optimizer.bind_grad(0, view(g.data(), testing::shape_of(shape)));
@@ -170,9 +171,9 @@ TEST(RodeProperties, AngleDependsNeitherOnTheScaleOfTheGradientNorOnThatOfTheWei
       heavier.weight = testing::sum(scale, problem.weight, 0.0, problem.weight);
       // fp32 rounding of the scaled inputs, grown by the iteration: the oracle's tolerance.
       EXPECT_NEAR(Walk(rode_with(), louder).step(louder.gradients[0]).theta, theta,
-                  testing::kOneStep * theta);
+                  testing::one_step() * theta);
       EXPECT_NEAR(Walk(rode_with(), heavier).step(problem.gradients[0]).theta, theta,
-                  testing::kOneStep * theta);
+                  testing::one_step() * theta);
     }
   }
 }
@@ -204,8 +205,9 @@ double farthest_norm(const Method& method, const Problem& problem) {
   };
   const double initial = norm_of();
   const Shape shape = testing::shape_of(problem.shape);
-  Optimizer optimizer({{.name = "w", .value = {weight.data(), shape, DType::bf16}, .grad = {}}},
-                      method, {.route = Route::matrix, .overrides = {}});
+  test::Optimizer optimizer(
+      {{.name = "w", .value = {weight.data(), shape, DType::bf16}, .grad = {}}},
+      test::in_fp32(method), {.route = Route::matrix, .overrides = {}});
   testing::Gaussian gaussian(59);
   double farthest = 0;
   for (int k = 0; k < 200; ++k) {

@@ -67,7 +67,7 @@ void expect_diagnostics(const Method& method, const EngineRun& engine, const Ref
 // Weights, momentum, scalar state and diagnostics of one case.
 void expect_agreement(Judge& judge, const std::string& label, const Method& method,
                       const Problem& problem) {
-  const double tol = problem.gradients.size() > 1 ? testing::kTwentySteps : testing::kOneStep;
+  const double tol = problem.gradients.size() > 1 ? testing::kTwentySteps : testing::one_step();
   const EngineRun engine = testing::run_engine(method, problem);
   const ReferenceRun oracle = testing::run_reference(method, problem);
   EXPECT_TRUE(judge.agrees(label, compare(problem, engine.weight, oracle.weight, tol)));

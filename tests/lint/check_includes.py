@@ -7,7 +7,7 @@ A folder may include itself, the folders below it in LAYERS, and public
 headers. Beyond that order:
   - public headers include only public headers and the standard library;
   - outside backend/, only the seam (headers directly in src/backend) is seen,
-    and one backend does not include another;
+    and one backend does not include another, but for BORROWED;
   - reference/, the oracle of the tests, shares no equation with the engine,
     and the engine does not know it.
 tests/ and bench/ may include everything.
@@ -23,6 +23,8 @@ import source_tree
 LAYERS = ["core", "rules", "backend", "linalg", "optim", "adapters", "lab", "apps"]
 ENGINE = ["core", "rules", "backend", "linalg", "optim"]
 UNRESTRICTED = {"tests", "bench", "examples"}
+# LAPACK's factorizations on the host, which a device backend may use as they are.
+BORROWED = {pathlib.PurePath("src/backend/cpu/lapack.h")}
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 
 
@@ -87,7 +89,8 @@ def problem(file: pathlib.Path, quoted: bool, name: str, target: pathlib.Path | 
         return f"{here}/ includes '{name}', but {there}/ lies above it"
     if backend_of(target) and here != "backend":
         return f"{here}/ includes '{name}'; outside backend/ only its seam may be seen"
-    if backend_of(target) and backend_of(file) != backend_of(target):
+    other_backend = backend_of(target) and backend_of(file) != backend_of(target)
+    if other_backend and pathlib.PurePath(target) not in BORROWED:
         return f"'{name}' belongs to another backend"
     return None
 

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "support/tested_optimizer.h"
+
 namespace rode::testing {
 namespace {
 
@@ -45,11 +47,12 @@ EngineRun run_engine(const Method& method, const Problem& problem, EngineOptions
   EngineRun run;
   run.weight = problem.weight;
   const Shape shape = shape_of(problem.shape);
-  Optimizer optimizer({{.name = kName,
-                        .value = view(run.weight.data(), shape),
-                        .grad = {},
-                        .layout = problem.layout}},
-                      method, {.route = problem.route, .overrides = {}}, std::move(engine));
+  test::Optimizer optimizer({{.name = kName,
+                              .value = view(run.weight.data(), shape),
+                              .grad = {},
+                              .layout = problem.layout}},
+                            test::in_fp32(method), {.route = problem.route, .overrides = {}},
+                            std::move(engine));
   for (const Values& g : problem.gradients) {
     optimizer.bind_grad(0, view(g.data(), shape));
     optimizer.step(problem.multiplier);
@@ -59,7 +62,7 @@ EngineRun run_engine(const Method& method, const Problem& problem, EngineOptions
   return run;
 }
 
-reference::State state_of(const Optimizer& optimizer, const std::string& name) {
+reference::State state_of(const rode::Optimizer& optimizer, const std::string& name) {
   reference::State state;
   const std::string prefix = "state." + name + ".";
   for (const TensorEntry& entry : optimizer.state()) {

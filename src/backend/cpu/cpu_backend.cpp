@@ -266,8 +266,13 @@ void CpuBackend::update_matrices(const StepContext& context) {
 
 void CpuBackend::step(JobList& jobs, const StepContext& context) {
   measure(jobs);
-  refused_ = close_gate(jobs, context.refuse_all);
-  if (!refused_) update(context);
+  fetched_.refused = close_gate(jobs, context.refuse_all);
+  if (fetched_.refused) {
+    ++fetched_.refused_steps;
+    return;
+  }
+  update(context);
+  fetched_.done = context.step + 1;
 }
 
 void CpuBackend::update(const StepContext& context) {

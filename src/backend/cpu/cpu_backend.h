@@ -43,7 +43,11 @@ class CpuBackend final : public Backend {
   std::size_t workspace_bytes() const override;
   void refresh(JobList&) override {}  // the jobs themselves are read at every step
   void step(JobList& jobs, const StepContext& context) override;
-  bool fetch(JobList&) override { return refused_; }
+  Fetched fetch(JobList&) override { return fetched_; }
+  bool deferred() const override { return false; }
+  void set_stream(void*) override {}
+  void set_multiplier(double) override {}
+  void set_step(std::int64_t step) override { fetched_.done = step; }
 
  private:
   void measure(JobList& jobs);
@@ -55,7 +59,7 @@ class CpuBackend final : public Backend {
 
   ThreadPool pool_;
   bool batched_;
-  bool refused_ = false;
+  Fetched fetched_;
   bool matrix_a_thread_ = false;      // set by prepare
   std::vector<MatrixTask> matrices_;  // costly ones first
   std::vector<JobBase*> measured_;    // what ChunkTask::job counts in measure

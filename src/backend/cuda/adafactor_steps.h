@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adafactor for all jobs at once: tables of work, and the launches that run over them.
+//
+// A tensor is planes x rows x cols (its last two dimensions, and how many such). Its shape
+// alone decides how it is cut: rank < 2 into runs of elements, small planes into groups of
+// whole planes that fit shared memory, others into tiles. One chunk is one block's work
+// and one partial sum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/control.h"
+#include "backend/cuda/device_buffer.h"
+#include "backend/cuda/tables.h"
+#include "backend/jobs.h"
+
+namespace rode::cuda {
+
+enum class AdafactorCut : std::int32_t { run, group, tile };
+
+// Elements of a run; greatest side of a small plane, and elements of a group.
+inline constexpr std::int32_t kAdafactorRun = 32768, kAdafactorSmallSide = 64;
+inline constexpr std::int32_t kAdafactorGroup = kAdafactorSmallSide * kAdafactorSmallSide;
+// Columns: eight a lane. Rows: 128 keep the partial column sums at 1/16 byte an element.
+inline constexpr std::int32_t kAdafactorTileRows = 128, kAdafactorTileCols = 256;
+// Rows or columns whose averages one block advances.
+inline constexpr std::int32_t kAdafactorLines = 256;
+
+AdafactorCut adafactor_cut(const AdafactorJob& job);
+// Chunks of the passes over all elements, and those over rows and columns (tiles only).
+std::int64_t adafactor_chunks(const AdafactorJob& job);
+std::int64_t adafactor_lines(const AdafactorJob& job);
+
+// One job as the kernels see it. The last fields say where its partial sums begin.
+struct AdafactorTask {
+  WeightView weight;
+  ArrayView grad;
+  ArrayView exp_avg_sq;
+  float *row, *col;
+  const std::int64_t* step;
+  rules::AdafactorConstants constants;
+  std::int64_t planes, rows, cols, offset;
+  AdafactorCut cut;
+  std::int64_t tiles_down, tiles_across;  // of a plane
+  std::int64_t row_groups;                // of kAdafactorLines rows, of a plane
+  std::int64_t row_parts;                 // planes x tiles_across x rows
+  std::int64_t col_parts;                 // planes x tiles_down x cols
+  std::int64_t row_sums;                  // planes x row_groups
+  std::int64_t first_chunk, chunks;
+};
+
+struct AdafactorChunk {
+  std::int32_t task, index;
+};
+
+// What every launch gets, by value; all pointers are the device's.
+struct AdafactorArgs {
+  const AdafactorTask* tasks;
+  const AdafactorChunk *chunks, *tiles, *lines;
+  std::int64_t task_count, chunk_count, tile_count, line_count;
+  double* line_parts;             // sums of squares of rows and columns by tile, sums of new rows
+  double* squares;                // of the updates, one a chunk
+  double* sums;                   // ww and dd, a pair a chunk
+  rules::AdafactorWrite* writes;  // one a task
+  const Control* control;
+  JobResult* results;  // one a task
+};
+
+void launch_adafactor(const AdafactorArgs& args, cudaStream_t stream);
+
+class AdafactorSteps {
+ public:
+  AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_t stream);
+
+  // Pointers, types and constants of the jobs, as they are now.
+  void refresh(const std::deque<AdafactorJob>& jobs, cudaStream_t stream);
+  // After the gate, which has advanced the counters of live jobs. `results`: of the first of
+  // these jobs. Reads nothing on the host, and launches the same in every step: it may be
+  // captured.
+  void enqueue(const Control* control, JobResult* results, cudaStream_t stream) const;
+  std::size_t workspace_bytes() const;
+
+ private:
+  std::vector<AdafactorTask> tasks_;
+  DeviceBuffer device_tasks_, chunks_, tiles_, lines_;
+  DeviceBuffer line_parts_, squares_, sums_, writes_;
+};
+
+}  // namespace rode::cuda

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step reads of the driver's wishes and tells of itself, in device memory.
+#pragma once
+
+#include <cstdint>
+
+namespace rode::cuda {
+
+// Kernels that run after the gate (settle.cu) may rely on `step`, `multiplier` and `refused`
+// of the step in progress; nobody but the gate and the setters (control.cu) writes here.
+struct Control {
+  double multiplier;               // on lr, lr_rho and lr_rest
+  std::int64_t step;               // of the step in progress, from 0; selects the random stream
+  std::int64_t done;               // steps performed; becomes `step` at the gate
+  std::int64_t refused_steps;      // steps refused
+  std::int64_t refused_parameter;  // of the first bad job of the latest one; -1: none yet
+  std::int32_t refuse_all;         // a bad gradient leaves every job alone, not only its own
+  std::int32_t refused;            // the last step was
+};
+
+}  // namespace rode::cuda

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of a step's launches, and the graph that replays them.
+//
+//   measure, settle -+- for each Newton-Schulz chunk: form, iterate, write -+- finish
+//                    +- element rules, Adafactor ---------------------------+
+//
+// SOAP, which waits for the host, follows the graph.
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_check.h"
+
+namespace rode::cuda {
+
+bool CudaBackend::capturing() const {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  RODE_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void CudaBackend::refresh(JobList& jobs) {
+  const DeviceGuard guard(device_);
+  if (!stepped_) check_memory(jobs);  // later ones are trusted: asking takes a microsecond each
+  tables_->refresh(jobs);
+  adafactor_changed_ = adafactor_ != nullptr;
+  // A copy must not become part of the caller's graph: the next step outside sends it.
+  if (capturing()) return;
+  tables_->upload(stream_);
+  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream_);
+  adafactor_changed_ = false;
+}
+
+void CudaBackend::set_stream(void* stream) {
+  const DeviceGuard guard(device_);
+  auto* next = static_cast<cudaStream_t>(stream);
+  if (next == stream_) return;
+  RODE_CUDA_CHECK(cudaEventRecord(order_.get(), stream_));
+  RODE_CUDA_CHECK(cudaStreamWaitEvent(next, order_.get(), 0));
+  stream_ = next;
+}
+
+void CudaBackend::send_wishes(double multiplier, bool refuse_all) {
+  if (multiplier == multiplier_ && refuse_all == refuse_all_) return;
+  launch_set_wishes(tables_->view().control, multiplier, refuse_all, stream_);
+  multiplier_ = multiplier;
+  refuse_all_ = refuse_all;
+}
+
+void CudaBackend::set_multiplier(double multiplier) {
+  const DeviceGuard guard(device_);
+  send_wishes(multiplier, refuse_all_);
+}
+
+void CudaBackend::set_step(std::int64_t step) {
+  const DeviceGuard guard(device_);
+  launch_set_step(tables_->view().control, step, stream_);
+}
+
+void CudaBackend::enqueue_matrices(cudaStream_t main) {
+  const StepView& view = tables_->view();
+  float* start_scale = newton_schulz_ != nullptr ? newton_schulz_->start_scale() : nullptr;
+  const NsSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
+  for (const MatrixGroup& group : tables_->groups()) {
+    launch_form(view, group.chunks, main);
+    if (group.ns_chunk >= 0) {
+      launch_start_scale(view, group.matrices, start_scale, main);
+      newton_schulz_->run(static_cast<std::size_t>(group.ns_chunk), main);
+    }
+    launch_rates(view, group.matrices, start_scale, sums, main);
+    launch_write(view, group.chunks, main);
+  }
+}
+
+void CudaBackend::enqueue(cudaStream_t main) {
+  const StepView& view = tables_->view();
+  launch_measure(view, tables_->all_chunks(), main);
+  launch_settle(view, main);
+
+  // Element rules move memory while Newton-Schulz multiplies: a branch of their own.
+  const bool elements = view.element_count > 0 || adafactor_ != nullptr;
+  const bool branch = elements && view.matrix_count > 0;
+  cudaStream_t side = branch ? side_.get() : main;
+  if (branch) {
+    RODE_CUDA_CHECK(cudaEventRecord(fork_.get(), main));
+    RODE_CUDA_CHECK(cudaStreamWaitEvent(side, fork_.get(), 0));
+  }
+  launch_element(view, tables_->element_chunks(), side);
+  if (adafactor_ != nullptr) {
+    adafactor_->enqueue(view.control, view.results + tables_->adafactor_from(), side);
+  }
+  if (branch) RODE_CUDA_CHECK(cudaEventRecord(join_.get(), side));
+  enqueue_matrices(main);
+  if (branch) RODE_CUDA_CHECK(cudaStreamWaitEvent(main, join_.get(), 0));
+  launch_finish(view, main);
+}
+
+void CudaBackend::record_graph() {
+  RODE_CUDA_CHECK(cudaStreamBeginCapture(record_.get(), cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(record_.get());
+  } catch (...) {
+    ignore(cudaStreamEndCapture(record_.get(), &graph));
+    if (graph != nullptr) ignore(cudaGraphDestroy(graph));
+    throw;
+  }
+  RODE_CUDA_CHECK(cudaStreamEndCapture(record_.get(), &graph));
+  cudaGraphExec_t exec = nullptr;
+  // The priorities of the two branches are those of the streams they were recorded on.
+  const cudaError_t made =
+      cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority);
+  ignore(cudaGraphDestroy(graph));
+  RODE_CUDA_CHECK(made);
+  graph_.reset(exec);
+  // Its memory is taken now: later steps allocate nothing.
+  RODE_CUDA_CHECK(cudaGraphUpload(exec, stream_));
+}
+
+void CudaBackend::step(JobList& jobs, const StepContext& context) {
+  const DeviceGuard guard(device_);
+  if (soap_ != nullptr) check_soap_stream(stream_);
+  if (capturing()) {
+    // A replay reads tables, multiplier and flags from device memory.
+    enqueue(stream_);
+    return;
+  }
+  tables_->refresh_active(jobs);
+  tables_->upload(stream_);
+  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream_);
+  adafactor_changed_ = false;
+  send_wishes(context.multiplier, context.refuse_all);
+  if (graph_ != nullptr) {
+    RODE_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
+  } else {
+    // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
+    // launches, which can be waited for one by one.
+    enqueue(stream_);
+    if (!synchronises()) record_graph();
+  }
+  if (soap_ != nullptr) {
+    const StepView& view = tables_->view();
+    soap_->step(jobs.soap, view.control, view.results + tables_->soap_from(), stream_);
+  }
+  stepped_ = true;
+}
+
+}  // namespace rode::cuda

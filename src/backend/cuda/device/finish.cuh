@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a tile's sums: rounded, blended, mirrored, measured against U, projected.
+#pragma once
+
+#include "backend/cuda/device/hopper.cuh"
+#include "backend/cuda/device/ring.cuh"
+#include "backend/cuda/products.h"
+#include "rules/newton_schulz_rule.h"
+
+namespace rode::cuda::hopper {
+
+// Volatile, so that a tile is rounded group by group (kInFlight) and not all at once: the
+// compiler would otherwise run out of registers beside the sums.
+__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
+  std::uint32_t pair;
+  asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline std::uint32_t pack(float low, float high, __half) {
+  std::uint32_t pair;
+  asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ inline float2 unpack(std::uint32_t pair, __nv_bfloat16) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+__device__ inline float2 unpack(std::uint32_t pair, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+__device__ inline std::uint32_t read_shared(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline void write_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// Byte of element (row, column) in a tile of four swizzled boxes; column is even.
+__device__ inline std::uint32_t tile_byte(int row, int column) {
+  return static_cast<std::uint32_t>((column >> 6) * (2 * kBoxBytes) + row * 128 +
+                                    ((((column & 63) >> 3) ^ (row & 7)) << 4) + (column & 7) * 2);
+}
+
+// Pairs of a tile that are read at once; beside 128 sums there is no room for all 64.
+inline constexpr int kInFlight = 8;
+
+// What a multiplying warpgroup carries from item to item.
+struct Worker {
+  int group;  // 0 or 1
+  int warp, lane;
+  std::uint32_t tile;  // its place in shared memory
+  std::uint32_t loaded;
+  std::uint32_t parity = 0;  // of `loaded`
+
+  __device__ int thread() const { return warp * 32 + lane; }
+  __device__ void sync() const { warpgroup_sync(static_cast<std::uint32_t>(group) + 1); }
+  // The one thread that issues copies and waits for stores.
+  __device__ bool leads() const { return warp == 0 && elected(); }
+  // Where pair i (of 32) of a thread's sums in one half of the tile lies: accumulators come
+  // in blocks of 8 x 8, upper and lower in turn.
+  __device__ int row(int half, int i) const {
+    return half * 64 + warp * 16 + lane / 4 + (i & 1) * 8;
+  }
+  __device__ int column(int i) const { return (i >> 1) * 8 + (lane % 4) * 2; }
+  // Its address: `own` is the thread's first, the swizzle is an exclusive or.
+  __device__ std::uint32_t place(std::uint32_t own, int half, int i) const {
+    return (own ^ static_cast<std::uint32_t>((i >> 1 & 7) << 4)) +
+           static_cast<std::uint32_t>(half * kBoxBytes + (i & 1) * 1024 + (i >> 4) * 2 * kBoxBytes);
+  }
+  __device__ std::uint32_t own_place() const {
+    const int row0 = warp * 16 + lane / 4;
+    return tile + static_cast<std::uint32_t>(row0 * 128 + ((row0 & 7) << 4) + (lane % 4) * 4);
+  }
+  __device__ void read(std::uint32_t own, int half, int from,
+                       std::uint32_t (&to)[kInFlight]) const {
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) to[j] = read_shared(place(own, half, from + j));
+  }
+
+  // Four boxes of a 128 x 128 tile; earlier stores must have been read. By the leader.
+  __device__ void load_tile(const CUtensorMap* map, int row, int column, int batch) const {
+    stores_wait_read();
+    barrier_expect(loaded, kTileBytes);
+#pragma unroll
+    for (int box = 0; box < 4; ++box) {
+      load_box(tile + box * kBoxBytes, map, loaded, column + (box >> 1) * kBoxSide,
+               row + (box & 1) * kBoxSide, batch);
+    }
+  }
+  __device__ void store_tile(const CUtensorMap* map, int row, int column, int batch) const {
+#pragma unroll
+    for (int box = 0; box < 4; ++box) {
+      store_box(map, tile + box * kBoxBytes, column + (box >> 1) * kBoxSide,
+                row + (box & 1) * kBoxSide, batch);
+    }
+    stores_commit();
+  }
+  __device__ void wait_loaded() {
+    barrier_wait(loaded, parity);
+    parity ^= 1;
+  }
+  // The tile may be written: what was stored from it has left.
+  __device__ void wait_free() const {
+    if (leads()) stores_wait_read();
+    sync();
+  }
+};
+
+// D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it.
+template <class Element, bool kBlend>
+__device__ inline void finish_symmetric(const ProductArgs& args, const ProductItem& item,
+                                        Worker& me, float (&d)[2][64], int row_tile) {
+  const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
+  const int row = row_tile * kTileSide, column = item.col_tile * kTileSide;
+  const std::uint32_t own = me.own_place();
+  if constexpr (kBlend) {
+    me.wait_loaded();
+    // Nobody may ask for the next tile before all have seen this one: see multiply().
+    me.sync();
+  } else {
+    me.wait_free();
+  }
+  if (item.mirror && row_tile > item.col_tile) return;
+  const Blend blend = kBlend ? args.blends[item.matrix] : Blend{1, 0, 0, 0};
+  std::uint32_t packed[2][32];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool diagonal = kBlend && row_tile == item.col_tile;
+#pragma unroll
+    for (int from = 0; from < 32; from += kInFlight) {
+      std::uint32_t other[kInFlight];
+      if constexpr (kBlend) me.read(own, half, from, other);
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const int i = from + j;
+        float low = d[half][2 * i], high = d[half][2 * i + 1];
+        if constexpr (kBlend) {
+          const float2 c = unpack(other[j], Element());
+          const int off = diagonal ? me.row(half, i) - me.column(i) : -1;
+          low = blend.alpha * low + blend.beta * c.x + (off == 0 ? blend.gamma : 0.0F);
+          high = blend.alpha * high + blend.beta * c.y + (off == 1 ? blend.gamma : 0.0F);
+        }
+        packed[half][i] = pack(low, high, Element());
+        write_shared(me.place(own, half, i), packed[half][i]);
+      }
+      asm volatile("" ::: "memory");
+    }
+  }
+  fence_for_copies();
+  me.sync();
+  if (me.leads()) me.store_tile(map, row, column, item.batch);
+  if (!item.mirror || row_tile == item.col_tile) return;
+
+  me.wait_free();
+  // Lane l gives the place of row l % 8 of block l / 8: blocks (upper, lower) x (left, right).
+  const int block = me.lane / 8, inner = me.lane % 8;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int pair = 0; pair < 8; ++pair) {
+      const int r = (pair * 2 + block / 2) * 8 + inner;
+      const int c = half * 64 + me.warp * 16 + (block % 2) * 8;
+      store_transposed(me.tile + tile_byte(r, c), packed[half][4 * pair],
+                       packed[half][4 * pair + 1], packed[half][4 * pair + 2],
+                       packed[half][4 * pair + 3]);
+    }
+  }
+  fence_for_copies();
+  me.sync();
+  if (me.leads()) me.store_tile(map, column, row, item.batch);
+}
+
+// t of a matrix, by the warp whose tile was its last: all tiles' sums, always in one order.
+__device__ inline void decide(const ProductArgs& args, int matrix, int lane) {
+  __threadfence();
+  const TileRange range = args.tiles[matrix];
+  double t = 0;
+  for (int i = lane; i < range.count; i += 32) t += __ldcg(&args.partials[range.first + i].t);
+  for (int offset = 16; offset > 0; offset >>= 1) t += __shfl_down_sync(0xffffffffU, t, offset);
+  if (lane == 0) {
+    Verdict& verdict = args.verdicts[matrix];
+    verdict.t = static_cast<float>(t);
+    verdict.factor =
+        args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(t)) : 1.0F;
+    __threadfence();
+    count_up(&verdict.ready);
+  }
+}
+
+// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers;
+// kProject: the last tile of a matrix decides what its projection subtracts.
+template <class Element, bool kMeasure, bool kProject>
+__device__ inline void finish_apply(const ProductArgs& args, const ProductItem& item, Worker& me,
+                                    Shared& shared, float (&d)[2][64], int row_tile, int rank) {
+  const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
+  const std::uint32_t own = me.own_place();
+  if constexpr (kMeasure) {
+    me.wait_loaded();
+  } else {
+    me.wait_free();
+  }
+  float t = 0, xx = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int from = 0; from < 32; from += kInFlight) {
+      std::uint32_t direction[kInFlight];
+      if constexpr (kMeasure) me.read(own, half, from, direction);
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const int i = from + j;
+        const std::uint32_t packed = pack(d[half][2 * i], d[half][2 * i + 1], Element());
+        if constexpr (kMeasure) {
+          const float2 u = unpack(direction[j], Element()), x = unpack(packed, Element());
+          t += x.x * u.x + x.y * u.y;
+          xx += x.x * x.x + x.y * x.y;
+        }
+        write_shared(me.place(own, half, i), packed);
+      }
+      asm volatile("" : "+f"(t), "+f"(xx)::"memory");
+    }
+  }
+  if constexpr (kMeasure) {
+    double wide_t = t, wide_xx = xx;
+    for (int offset = 16; offset > 0; offset >>= 1) {
+      wide_t += __shfl_down_sync(0xffffffffU, wide_t, offset);
+      wide_xx += __shfl_down_sync(0xffffffffU, wide_xx, offset);
+    }
+    if (me.lane == 0) {
+      shared.sums[me.group][me.warp][0] = wide_t;
+      shared.sums[me.group][me.warp][1] = wide_xx;
+    }
+  }
+  fence_for_copies();
+  me.sync();
+  if (me.warp != 0) return;
+  bool last = false;
+  if (elected()) {
+    me.store_tile(map, row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+    if constexpr (kMeasure) {
+      const double(&s)[4][2] = shared.sums[me.group];
+      args.partials[item.partial + rank] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
+                                            s[0][1] + s[1][1] + s[2][1] + s[3][1]};
+      if constexpr (kProject) {
+        stores_wait();
+        last = count_up(&args.verdicts[item.matrix].finished) + 1 ==
+               static_cast<unsigned>(args.tiles[item.matrix].count);
+      }
+    }
+  }
+  if constexpr (kProject) {
+    if (__any_sync(0xffffffffU, last)) decide(args, item.matrix, me.lane);
+  }
+}
+
+}  // namespace rode::cuda::hopper

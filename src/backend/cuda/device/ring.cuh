@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ring of operands in shared memory: one warpgroup fills it, two multiply from it.
+#pragma once
+
+#include "backend/cuda/device/hopper.cuh"
+#include "backend/cuda/products.h"
+
+namespace rode::cuda::hopper {
+
+inline constexpr int kStages = 5;
+inline constexpr int kBoxBytes = kBoxSide * kBoxSide * 2;
+inline constexpr int kOperandBytes = kTileSide * kTileDepth * 2;  // two boxes
+inline constexpr int kStageBytes = 2 * kOperandBytes;
+inline constexpr int kTileBytes = kTileSide * kTileSide * 2;  // four boxes
+inline constexpr int kWarpgroup = 128;
+inline constexpr int kThreads = 3 * kWarpgroup;
+
+struct Shared {
+  alignas(1024) unsigned char ring[kStages * kStageBytes];
+  alignas(1024) unsigned char tile[2][kTileBytes];  // one a multiplying warpgroup
+  std::uint64_t full[kStages], empty[kStages], loaded[2];
+  double sums[2][4][2];
+  unsigned tickets;  // quarters of tiles taken for projection
+};
+inline constexpr std::size_t kSharedBytes = sizeof(Shared) + 1024;  // to align by hand
+
+// Place in the ring, and the parity of its present round.
+struct Cursor {
+  int stage = 0;
+  std::uint32_t parity = 0;
+  __device__ void advance(int by) {
+    const int next = stage + by;
+    parity ^= static_cast<std::uint32_t>((next / kStages) & 1);
+    stage = next % kStages;
+  }
+};
+
+// ---- The copying warpgroup --------------------------------------------------------------------
+__device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
+                                     int rank) {
+  const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
+                      empty = shared_address(shared.empty);
+  Cursor at;
+  ProductItem next = args.items[first < last ? first : 0];
+  for (int i = first; i < last; ++i) {
+    const ProductItem item = next;
+    next = args.items[i + 1 < last ? i + 1 : i];  // on its way while this one is copied
+    const CUtensorMap* maps = args.maps + item.group * kRoles;
+    const bool swap = item.order == OperandOrder::k_n;
+    const CUtensorMap* left = maps + (swap ? args.b : args.a);
+    const CUtensorMap* right = maps + (swap ? args.a : args.b);
+    const int row = (item.row_tile + rank) * kTileSide;
+    const int column = item.col_tile * kTileSide + rank * kBoxSide;
+    for (int k = 0; k < item.depth; ++k) {
+      const int depth = k * kTileDepth;
+      const std::uint32_t barrier = full + at.stage * 8;
+      const std::uint32_t to_left = ring + at.stage * kStageBytes;
+      const std::uint32_t to_right = to_left + kOperandBytes + rank * kBoxBytes;
+      barrier_wait(empty + at.stage * 8, at.parity ^ 1);
+      barrier_expect(barrier, kStageBytes);
+      if (item.order == OperandOrder::m_n) {
+        load_box(to_left, left, barrier, row, depth, item.batch);
+        load_box(to_left + kBoxBytes, left, barrier, row + kBoxSide, depth, item.batch);
+      } else {
+        load_box(to_left, left, barrier, depth, row, item.batch);
+        load_box(to_left + kBoxBytes, left, barrier, depth, row + kBoxSide, item.batch);
+      }
+      if (item.order == OperandOrder::k_k) {
+        load_box_multicast(to_right, right, barrier, depth, column, item.batch, 3);
+      } else {
+        load_box_multicast(to_right, right, barrier, column, depth, item.batch, 3);
+      }
+      at.advance(1);
+    }
+  }
+}
+
+// ---- The multiplying warpgroups -----------------------------------------------------------------
+// `turn`: the other warpgroup's (0: it has no more work), given as soon as the last operands
+// have been seen. It must not look at the ring before: a barrier tells only odd rounds from even
+// ones, so nobody may wait for a round while the one before is still under way.
+template <class Element, bool kAlongM, bool kAlongN>
+__device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, int depth,
+                                std::uint32_t turn) {
+  // Sixteen steps of K further: 32 bytes in a row, or two groups of eight rows.
+  constexpr std::uint64_t kLeftStep = kAlongM ? 2048 >> 4 : 32 >> 4;
+  constexpr std::uint64_t kRightStep = kAlongN ? 2048 >> 4 : 32 >> 4;
+  const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
+                      empty = shared_address(shared.empty);
+  const bool speaker = threadIdx.x % 32 == 0;
+  const auto release = [&](int stage) {
+    if (speaker) {
+      barrier_arrive_at(empty + stage * 8, 0);
+      barrier_arrive_at(empty + stage * 8, 1);
+    }
+  };
+  int before = 0;
+  pin(d[0]);
+  pin(d[1]);
+  for (int k = 0; k < depth; ++k) {
+    const std::uint32_t left = ring + at.stage * kStageBytes;
+    const std::uint64_t upper = descriptor(left, !kAlongM),
+                        lower = descriptor(left + kBoxBytes, !kAlongM),
+                        right = descriptor(left + kOperandBytes, !kAlongN);
+    barrier_wait(full + at.stage * 8, at.parity);
+    products_begin();
+#pragma unroll
+    for (int step = 0; step < kTileDepth / 16; ++step) {
+      const int accumulate = k > 0 || step > 0;
+      product_64x128x16<Element, kAlongM, kAlongN>(d[0], upper + step * kLeftStep,
+                                                   right + step * kRightStep, accumulate);
+      product_64x128x16<Element, kAlongM, kAlongN>(d[1], lower + step * kLeftStep,
+                                                   right + step * kRightStep, accumulate);
+    }
+    products_commit();
+    if (k + 1 == depth && turn != 0) turn_give(turn);
+    if (k > 0) {
+      products_wait<1>();
+      release(before);
+    }
+    before = at.stage;
+    at.advance(1);
+  }
+  products_wait<0>();
+  pin(d[0]);
+  pin(d[1]);
+  release(before);
+}
+
+}  // namespace rode::cuda::hopper

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a block walks a chunk: which elements its threads take, and where those lie.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/tables.h"
+
+namespace rode::cuda {
+
+// A chunk of a row-major matrix. Elements are numbered from the chunk's first one, in
+// row-major order without gaps.
+struct Walk {
+  std::int64_t first;     // the chunk's first element
+  std::int64_t row, col;  // the same
+  std::int64_t cols;
+  int count;  // of elements in the chunk
+
+  __device__ Walk(std::int64_t rows, std::int64_t columns, std::int64_t index)
+      : first(index * kChunk), cols(columns) {
+    const std::int64_t left = rows * columns - first;
+    count = static_cast<int>(left < kChunk ? left : kChunk);
+    row = first / columns;
+    col = first - row * columns;
+  }
+
+  // Where element `i` lies in an array with `stride` elements from row to row.
+  __device__ std::int64_t at(int i, std::int64_t stride) const {
+    if (stride == cols) return first + i;
+    const std::int64_t right = col + i;
+    // A chunk ends in the next row at the latest where rows are longer than it.
+    const std::int64_t down = cols >= kChunk
+                                  ? (right >= cols ? 1 : 0)
+                                  : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
+                                                              static_cast<std::uint32_t>(cols));
+    return (row + down) * stride + (right - down * cols);
+  }
+};
+
+// Up to kCount runs of kWidth elements that one thread works on at the same time.
+template <int kWidth, int kCount>
+struct Runs {
+  static constexpr int kStep = kWidth * kChunkThreads;  // from one run to the next
+  int begin;                                            // of the first run
+  int end;                                              // runs from here on are not there
+  __device__ int element(int u) const { return begin + u * kStep; }
+  __device__ bool valid(int u) const { return element(u) < end; }
+};
+
+// Calls body(Runs) until the block has covered `count` elements: in runs of four where
+// `vector`, with what is left of the last run one by one; else one by one throughout.
+template <int kCount, class Body>
+__device__ void walk(int count, bool vector, Body&& body) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (vector) {
+    const int whole = count & ~3;
+    for (int i = 4 * thread; i < whole; i += kCount * Runs<4, kCount>::kStep) {
+      body(Runs<4, kCount>{i, whole});
+    }
+    if (whole + thread < count) body(Runs<1, 1>{whole + thread, count});
+    return;
+  }
+  for (int i = thread; i < count; i += kCount * Runs<1, kCount>::kStep) {
+    body(Runs<1, kCount>{i, count});
+  }
+}
+
+}  // namespace rode::cuda

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes weights back as they are stored, and tells how far they moved.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/load.cuh"
+
+namespace rode::cuda {
+
+// The random stream of one parameter in one step: the step is spread over all bits, for
+// neighbouring steps must not share a shifted sequence.
+__device__ inline std::uint64_t stream_of_step(std::uint64_t stream, std::int64_t step) {
+  const auto count = static_cast<std::uint64_t>(step);
+  const std::uint64_t high = rules::random_bits(stream, 2 * count);
+  const std::uint64_t low = rules::random_bits(stream, 2 * count + 1);
+  return high << 32 | low;
+}
+
+// Rounds `fresh` as the weights are stored, writes it at `at` and leaves in `fresh` what was
+// written. `index`: position of the first element within the parameter.
+template <int kWidth>
+__device__ void store_weights(const WeightView& weight, std::uint64_t random_stream,
+                              std::int64_t index, std::int64_t at, float (&fresh)[kWidth]) {
+  if (weight.bf16 == 0) {
+    store_float(weight.data, at, fresh);
+    return;
+  }
+  std::uint16_t half[kWidth];
+  if (weight.rounding == Rounding::exact) {
+    std::uint16_t low[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const std::uint32_t bits = rules::float_bits(fresh[i]);
+      half[i] = static_cast<std::uint16_t>(bits >> 16);
+      low[i] = static_cast<std::uint16_t>(bits & 0xffffU);
+    }
+    store_half(weight.low_bits, at, low);
+  } else {
+    const bool stochastic = weight.rounding == Rounding::stochastic;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const auto position = static_cast<std::uint64_t>(index + i);
+      half[i] = stochastic
+                    ? rules::bf16_stochastic(fresh[i], rules::random_bits(random_stream, position))
+                    : rules::bf16_nearest(fresh[i]);
+      fresh[i] = rules::bf16_to_float(half[i]);
+    }
+  }
+  store_half(weight.data, at, half);
+}
+
+// Squares of the weight before the step and of its move, added up by one thread.
+struct Moved {
+  double dd = 0, ww = 0;
+  template <int kWidth>
+  __device__ void add(const float (&w)[kWidth], const float (&stored)[kWidth]) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const double old = static_cast<double>(w[i]);
+      const double d = static_cast<double>(stored[i]) - old;
+      dd += d * d;
+      ww += old * old;
+    }
+  }
+};
+
+}  // namespace rode::cuda

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a step: built from the jobs once, kept up to date, read back when asked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/device_buffer.h"
+#include "backend/cuda/launches.h"
+#include "backend/cuda/newton_schulz.h"
+#include "backend/jobs.h"
+
+namespace rode::cuda {
+
+// Newton-Schulz as the matrix jobs want it: rode, then muon, without those that have no kernel.
+struct NsRequest {
+  std::vector<NsMatrix> matrices;
+  std::vector<std::int32_t> index;  // over matrix jobs: into `matrices`, or -1
+};
+NsRequest request_newton_schulz(const JobList& jobs);
+
+// The matrices of one Newton-Schulz chunk, or (ns_chunk < 0) those without a kernel.
+struct MatrixGroup {
+  std::int64_t ns_chunk = -1;
+  ChunkRange chunks{};
+  MatrixRange matrices{};
+};
+
+class JobTables {
+ public:
+  // `ns` may be null where no matrix has a kernel.
+  JobTables(const JobList& jobs, const NsRequest& request, const NewtonSchulz* ns,
+            cudaStream_t stream);
+
+  // Takes pointers, types, constants and flags of the jobs over; the device sees them after
+  // the next upload.
+  void refresh(const JobList& jobs);
+  // The same for `active` alone, which the driver sets before every step.
+  void refresh_active(const JobList& jobs);
+  // Uploads where something has changed, in the order of the stream. Waits only for the
+  // upload before the last one.
+  void upload(cudaStream_t stream);
+
+  // What the last step left: waits for the stream. Valid until the next call.
+  struct Report {
+    const Control* control;
+    const JobResult* results;  // over jobs
+    const MatrixStep* matrices;
+  };
+  Report report(cudaStream_t stream);
+
+  const StepView& view() const { return view_; }
+  ChunkRange all_chunks() const { return all_; }
+  ChunkRange element_chunks() const { return element_; }
+  const std::vector<MatrixGroup>& groups() const { return groups_; }
+  std::int32_t soap_from() const { return soap_from_; }
+  std::int32_t adafactor_from() const { return adafactor_from_; }
+  std::size_t bytes() const;
+
+ private:
+  void plan_chunks(const JobList& jobs, cudaStream_t stream);
+  void plan_groups(const NsRequest& request, const NewtonSchulz* ns, cudaStream_t stream);
+  void place(cudaStream_t stream);
+
+  std::vector<JobEntry> jobs_;
+  std::vector<MatrixEntry> matrices_;
+  std::vector<ElementEntry> elements_;
+  std::int64_t chunk_count_ = 0;
+  std::int32_t soap_from_ = 0, adafactor_from_ = 0, parameter_count_ = 0;
+
+  DeviceBuffer chunk_table_, matrix_chunk_table_, matrix_table_;  // never change
+  DeviceBuffer entries_;                                          // jobs, matrices, elements
+  DeviceBuffer reported_;  // control, results, steps of matrices
+  DeviceBuffer scratch_;
+  std::size_t matrices_at_ = 0, elements_at_ = 0;  // within entries_
+  std::size_t results_at_ = 0, steps_at_ = 0;      // within reported_
+
+  // Two copies on the way: a table can be changed while the one before is still travelling.
+  struct Staging {
+    PinnedBuffer memory;
+    Event sent;
+  };
+  Staging staging_[2];
+  int turn_ = 0;
+  bool changed_ = true;
+  PinnedBuffer read_back_;
+
+  StepView view_{};
+  ChunkRange all_{}, element_{};
+  std::vector<MatrixGroup> groups_;
+};
+
+}  // namespace rode::cuda

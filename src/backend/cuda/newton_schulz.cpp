@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds the memory and tables of a plan, and launches it.
+#include "backend/cuda/newton_schulz.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device_buffer.h"
+#include "backend/cuda/products.h"
+#include "backend/cuda/tensor_map.h"
+
+namespace rode::cuda {
+namespace {
+
+static_assert(sizeof(NsSums) == sizeof(PartialSums));
+
+struct DeviceList {
+  DeviceBuffer items, lists;
+  int clusters = 0, count = 0;
+};
+
+struct DeviceChunk {
+  std::vector<DeviceList> lists;
+  DeviceBuffer maps;      // CUtensorMap [group][role], on Hopper
+  DeviceBuffer operands;  // PlainOperand [group][role]
+  DeviceBuffer members;
+  bool hopper = false;
+};
+
+const char* name_of(const Launch& launch) {
+  if (launch.kind == Launch::Kind::symmetric) {
+    return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
+  }
+  switch (launch.projection) {
+    case Projection::none: return "apply";
+    case Projection::measure: return "apply, measured";
+    default: return "apply, projected";
+  }
+}
+
+ProductKind kind_of(const Launch& launch) {
+  if (launch.kind == Launch::Kind::symmetric) {
+    return launch.blend >= 0 ? ProductKind::polynomial : ProductKind::plain;
+  }
+  switch (launch.projection) {
+    case Projection::none: return ProductKind::apply;
+    case Projection::measure: return ProductKind::measured;
+    default: return ProductKind::projected;
+  }
+}
+
+std::size_t bytes_of(const DeviceChunk& chunk) {
+  std::size_t bytes = chunk.maps.bytes() + chunk.operands.bytes() + chunk.members.bytes();
+  for (const DeviceList& list : chunk.lists) bytes += list.items.bytes() + list.lists.bytes();
+  return bytes;
+}
+
+}  // namespace
+
+struct NewtonSchulz::Impl {
+  std::vector<Chunk> plan;
+  std::vector<std::vector<int>> members;
+  std::vector<NsSlot> slots;
+  std::vector<DeviceChunk> chunks;
+  int matrices = 0;
+  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, verdicts;
+
+  void build_tables(const Chunk& chunk, bool hopper_device);
+  void build_slots(const Chunk& chunk);
+  void launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step, int iteration,
+              cudaStream_t stream) const;
+};
+
+void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
+  DeviceChunk device;
+  device.hopper = hopper_device && chunk.program.dtype != NsDType::fp32;
+  for (const WorkList& list : chunk.lists) {
+    DeviceList& own = device.lists.emplace_back();
+    own.items = upload_table(list.items, nullptr);
+    own.lists = upload_table(list.lists, nullptr);
+    own.clusters = list.clusters();
+    own.count = static_cast<int>(list.items.size());
+  }
+  device.members = upload_table(chunk.members, nullptr);
+  std::vector<CUtensorMap> maps;
+  std::vector<PlainOperand> operands;
+  for (const Group& group : chunk.groups) {
+    for (const RoleMemory& memory : group.memory) {
+      std::byte* at = workspace.as<std::byte>() + memory.offset;
+      operands.push_back({at, memory.stride, memory.batch_stride, static_cast<int>(memory.rows),
+                          static_cast<int>(memory.cols)});
+      if (!device.hopper) continue;
+      maps.push_back(memory.used ? make_tensor_map(at, memory, group.count, chunk.program.dtype)
+                                 : CUtensorMap{});
+    }
+  }
+  device.maps = upload_table(maps, nullptr);
+  device.operands = upload_table(operands, nullptr);
+  chunks.push_back(std::move(device));
+}
+
+void NewtonSchulz::Impl::build_slots(const Chunk& chunk) {
+  for (std::size_t i = 0; i < chunk.members.size(); ++i) {
+    const auto [group_index, batch] = chunk.position[i];
+    const Group& group = chunk.groups[static_cast<std::size_t>(group_index)];
+    const auto address = [&](Role role) -> void* {
+      const RoleMemory& memory = group.memory[role];
+      if (!memory.used) return nullptr;
+      return workspace.as<std::byte>() + memory.offset +
+             static_cast<std::size_t>(batch * memory.batch_stride) *
+                 element_bytes(chunk.program.dtype);
+    };
+    slots[static_cast<std::size_t>(chunk.members[i])] = {
+        address(kRoleX), address(kRoleU), address(chunk.kernel), group.memory[kRoleX].stride,
+        chunk.program.dtype};
+  }
+}
+
+NewtonSchulz::NewtonSchulz(std::vector<NsMatrix> given, std::size_t workspace_limit, bool symmetric)
+    : impl_(std::make_unique<Impl>()) {
+  Impl& self = *impl_;
+  int device = 0, major = 0, processors = 0;
+  RODE_CUDA_CHECK(cudaGetDevice(&device));
+  RODE_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  RODE_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  // Kernels of 9.0a run on 9.0 alone; other chips take the plain path.
+  const bool hopper = major == 9 && hopper_kernels_built();
+
+  self.plan = plan_chunks(given, {workspace_limit, std::max(1, processors / 2), symmetric});
+  self.matrices = static_cast<int>(given.size());
+  std::size_t bytes = 0, partials = 0, most_steps = 0;
+  std::vector<TileRange> tiles(given.size());
+  for (const Chunk& chunk : self.plan) {
+    bytes = std::max(bytes, chunk.bytes);
+    partials = std::max(partials, static_cast<std::size_t>(chunk.partials));
+    most_steps = std::max(most_steps, static_cast<std::size_t>(chunk.program.steps));
+    for (std::size_t i = 0; i < chunk.tiles.size(); ++i) {
+      tiles[static_cast<std::size_t>(chunk.members[i])] = chunk.tiles[i];
+    }
+    self.members.push_back(chunk.members);
+  }
+  self.workspace = DeviceBuffer(bytes);
+  self.workspace.clear(nullptr);
+  self.start_scale = DeviceBuffer(given.size() * sizeof(float));
+  self.sums = DeviceBuffer(given.size() * sizeof(NsSums));
+  self.sums.clear(nullptr);
+  self.partials = DeviceBuffer(partials * sizeof(PartialSums));
+  self.tiles = upload_table(tiles, nullptr);
+  self.blends = DeviceBuffer(most_steps * given.size() * sizeof(Blend));
+  self.verdicts = DeviceBuffer(most_steps * given.size() * sizeof(Verdict));
+  self.slots.resize(given.size());
+  for (const Chunk& chunk : self.plan) {
+    self.build_tables(chunk, hopper);
+    self.build_slots(chunk);
+  }
+  // Tables were uploaded on the default stream; the caller's need not wait for it.
+  RODE_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+NewtonSchulz::~NewtonSchulz() = default;
+NewtonSchulz::NewtonSchulz(NewtonSchulz&&) noexcept = default;
+NewtonSchulz& NewtonSchulz::operator=(NewtonSchulz&&) noexcept = default;
+
+const std::vector<std::vector<int>>& NewtonSchulz::chunks() const { return impl_->members; }
+
+const NsSlot& NewtonSchulz::slot(int matrix) const {
+  return impl_->slots[static_cast<std::size_t>(matrix)];
+}
+
+float* NewtonSchulz::start_scale() const { return impl_->start_scale.as<float>(); }
+
+const NsSums* NewtonSchulz::sums() const { return impl_->sums.as<NsSums>(); }
+
+void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
+                                int iteration, cudaStream_t stream) const {
+  const DeviceList& list = device.lists[static_cast<std::size_t>(step.list)];
+  ProductArgs args;
+  args.maps = device.maps.as<CUtensorMap>();
+  args.operands = device.operands.as<PlainOperand>();
+  args.items = list.items.as<ProductItem>();
+  args.lists = list.lists.as<int>();
+  args.clusters = list.clusters;
+  args.a = step.a;
+  args.b = step.b;
+  args.c = step.c;
+  args.d = step.d;
+  if (step.blend >= 0) args.blends = blends.as<Blend>() + step.blend * matrices;
+  args.projection = step.projection;
+  args.partials = partials.as<PartialSums>();
+  args.tiles = tiles.as<TileRange>();
+  args.verdicts = verdicts.as<Verdict>() + iteration * matrices;
+  const bool symmetric = step.kind == Launch::Kind::symmetric;
+  if (!device.hopper) {
+    const PlainArgs plain{args, list.count};
+    RODE_CUDA_CHECK(launch_plain(plain, chunk.program.dtype, symmetric, stream));
+    const bool project =
+        step.projection == Projection::every || step.projection == Projection::guarded;
+    if (project) RODE_CUDA_CHECK(launch_plain_projection(plain, chunk.program.dtype, stream));
+    return;
+  }
+  const ProductKind kind = kind_of(step);
+  RODE_CUDA_CHECK(chunk.program.dtype == NsDType::fp16 ? launch_hopper_fp16(args, kind, stream)
+                                                       : launch_hopper_bf16(args, kind, stream));
+}
+
+void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
+                       const std::function<void(const char*)>& after) const {
+  const Impl& self = *impl_;
+  const Chunk& chunk = self.plan[index];
+  if (chunk.program.steps == 0) return;
+  const DeviceChunk& device = self.chunks[index];
+  const auto count = static_cast<int>(chunk.members.size());
+  RODE_CUDA_CHECK(
+      launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
+                     chunk.program.coefficients, self.start_scale.as<float>(),
+                     self.blends.as<Blend>(), self.verdicts.as<Verdict>()},
+                    stream));
+  int iteration = 0;
+  for (const Launch& step : chunk.launches) {
+    self.launch(chunk, device, step, iteration, stream);
+    if (after) after(name_of(step));
+    if (step.kind == Launch::Kind::apply) ++iteration;
+  }
+  if (chunk.program.sphere) {
+    RODE_CUDA_CHECK(launch_sums({device.members.as<int>(), count, self.tiles.as<TileRange>(),
+                                 self.partials.as<PartialSums>(), self.sums.as<PartialSums>()},
+                                stream));
+  }
+  RODE_CUDA_CHECK_LAUNCH(stream, "newton_schulz");
+}
+
+std::size_t NewtonSchulz::workspace_bytes() const {
+  const Impl& self = *impl_;
+  std::size_t bytes = 0;
+  for (const DeviceBuffer* buffer : {&self.workspace, &self.start_scale, &self.sums, &self.partials,
+                                     &self.tiles, &self.blends, &self.verdicts}) {
+    bytes += buffer->bytes();
+  }
+  for (const DeviceChunk& chunk : self.chunks) bytes += bytes_of(chunk);
+  return bytes;
+}
+
+}  // namespace rode::cuda

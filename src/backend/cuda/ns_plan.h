@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans Newton-Schulz for many matrices: chunks, memory, launches and the tiles of each
+// launch. Host code without CUDA, so that its tests run everywhere.
+//
+// Matrices of one shape are a group, addressed by one tensor map a role. Matrices that run
+// the same program (coefficients, steps, form, projection, element type) share chunks; a
+// chunk is as many of them as the workspace holds, in the order given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "rode/optim/common.h"
+#include "rode/optim/rode.h"
+
+namespace rode::cuda {
+
+struct NsMatrix {
+  std::int64_t rows = 0, cols = 0;
+  int steps = 0;  // 0: the start is the kernel, stored in fp32
+  Coefficients coefficients = Coefficients::jordan;
+  NsDType dtype = NsDType::automatic;
+  NsForm form = NsForm::automatic;
+  Reproject reproject = Reproject::final;  // where `sphere`
+  bool sphere = false;                     // U is given: project as asked, report t and xx
+};
+
+inline constexpr int kTileSide = 128;
+inline constexpr int kTileDepth = 64;  // of K, a load
+
+// How an item's operands lie: along K each (X P, A A, X X^T of a wide X), along M and N
+// (X^T X of a tall X), or the left along K and the right along N (P X of a wide X, where
+// the launch's operands change places).
+enum class OperandOrder : int { k_k, m_n, k_n };
+
+// What a matrix's memory is used for. The Gram matrix of the standard form lies where the
+// next iterate will be written.
+enum Role : int {
+  kRoleX,
+  kRoleY,
+  kRoleU,
+  kRoleXGram,
+  kRoleYGram,
+  kRoleP,
+  kRoleG,
+  kRoleT,
+  kRoleQ,
+  kRoleR,
+  kRoles
+};
+
+// Two tiles of 128 x 128, one below the other, that share their right operand.
+struct alignas(16) ProductItem {
+  int group = 0;     // of equal shapes
+  int batch = 0;     // within the group
+  int matrix = 0;    // over all
+  int row_tile = 0;  // of the upper tile
+  int col_tile = 0;
+  int depth = 0;    // loads along K
+  int partial = 0;  // index of the upper tile's sums; the lower one's follow
+  OperandOrder order = OperandOrder::k_k;
+  int mirror = 0;  // tiles below the diagonal are left out, those above it written twice
+  int unused[3] = {0, 0, 0};
+};
+
+struct TileRange {  // of a matrix's partial sums
+  int first = 0, count = 0;
+};
+
+enum class Projection : int {
+  none,     // D = X P
+  measure,  // and the sums of D with U
+  every,    // and D <- D - t U, matrix by matrix
+  guarded,  // and the same times guard_factor(t)
+};
+
+// A work list: items of cluster c are items[lists[c]] .. items[lists[c + 1]].
+struct WorkList {
+  std::vector<ProductItem> items;
+  std::vector<int> lists;
+  int clusters() const { return static_cast<int>(lists.size()) - 1; }
+};
+
+// The lists of a chunk; launches of one kind share theirs.
+enum List : int { kGramList, kSquareList, kApplyList, kLists };
+
+struct Launch {
+  enum class Kind { symmetric, apply } kind = Kind::symmetric;
+  Role a = kRoleX, b = kRoleX, c = kRoleX, d = kRoleX;
+  int blend = -1;  // iteration whose polynomial is formed; -1: D = A B
+  Projection projection = Projection::none;
+  List list = kGramList;
+};
+
+// rows x cols of `stride` elements, `batch_stride` from matrix to matrix, at `offset` bytes.
+struct RoleMemory {
+  std::size_t offset = 0;
+  std::int64_t rows = 0, cols = 0, stride = 0, batch_stride = 0;
+  bool used = false;
+};
+
+struct Group {
+  std::int64_t rows = 0, cols = 0;
+  int count = 0;
+  RoleMemory memory[kRoles];
+  bool tall() const { return rows >= cols; }
+  std::int64_t short_side() const { return tall() ? cols : rows; }
+  std::int64_t long_side() const { return tall() ? rows : cols; }
+};
+
+// What all matrices of a chunk have in common.
+struct Program {
+  int steps = 0;
+  Coefficients coefficients = Coefficients::jordan;
+  NsDType dtype = NsDType::bf16;  // fp32, bf16 or fp16
+  bool gram = false;
+  Reproject reproject = Reproject::final;
+  bool sphere = false;
+  bool operator==(const Program&) const = default;
+};
+
+struct Chunk {
+  Program program;
+  std::vector<int> members;                   // indices of the matrices
+  std::vector<std::pair<int, int>> position;  // of each member: group, batch
+  std::vector<Group> groups;
+  std::vector<TileRange> tiles;  // of each member
+  int partials = 0;
+  std::vector<WorkList> lists;
+  std::vector<Launch> launches;
+  Role kernel = kRoleX;
+  std::size_t bytes = 0;
+};
+
+struct PlanOptions {
+  std::size_t workspace_limit = 0;  // one matrix always gets a chunk
+  int clusters = 66;
+  bool symmetric = true;  // false: full products
+};
+
+std::vector<Chunk> plan_chunks(const std::vector<NsMatrix>& matrices, const PlanOptions& options);
+
+// The program of one matrix: resolves `automatic`.
+Program program_of(const NsMatrix& matrix);
+
+std::size_t element_bytes(NsDType dtype);
+
+}  // namespace rode::cuda

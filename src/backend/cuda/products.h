@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batched half-precision products of mixed shapes: what a launch is told.
+//
+// Two kinds of product make up Newton-Schulz. A symmetric one (X^T X, A A, commuting
+// factors) computes the tiles on and above the diagonal and writes each twice. An applying
+// one (X P) can take inner products with U as it goes, and project finished matrices while
+// others are multiplied. A work item is two tiles of 128 x 128 that lie below each
+// other and share their right operand: one cluster of two CTAs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/ns_plan.h"
+
+namespace rode::cuda {
+
+inline constexpr int kBoxSide = 64;  // of the copy engine's boxes: 128 bytes a row
+
+struct PartialSums {
+  double t, xx;
+};
+
+// What the tiles of a matrix wait for before they are projected; zero before a launch.
+struct Verdict {
+  float t, factor;
+  unsigned finished;  // tiles
+  unsigned ready;     // 1: t and factor are there
+};
+
+// D = alpha A B + beta C + gamma I.
+struct Blend {
+  float alpha, beta, gamma, unused;
+};
+
+// Plain addresses of a group's matrices in one role.
+struct PlainOperand {
+  void* data = nullptr;
+  long long stride = 0, batch_stride = 0;
+  int rows = 0, cols = 0;
+};
+
+struct ProductArgs {
+  const CUtensorMap* maps = nullptr;       // [group][role]; not for the plain path
+  const PlainOperand* operands = nullptr;  // [group][role]
+  const ProductItem* items = nullptr;
+  const int* lists = nullptr;  // cluster c has items lists[c] .. lists[c + 1]
+  int clusters = 0;
+  Role a = kRoleX, b = kRoleX, c = kRoleP, d = kRoleY;
+  // Symmetric products; null: D = A B.
+  const Blend* blends = nullptr;  // [matrix]
+  // Applying products.
+  Projection projection = Projection::none;
+  PartialSums* partials = nullptr;
+  const TileRange* tiles = nullptr;  // [matrix]
+  Verdict* verdicts = nullptr;       // [matrix]
+};
+
+// Compute capability 9.0 (products_hopper.cuh).
+enum class ProductKind { plain, polynomial, apply, measured, projected };
+cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
+cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
+
+// Any device and element type (products_plain.cu).
+struct PlainArgs {
+  ProductArgs common;
+  int items = 0;
+};
+cudaError_t launch_plain(const PlainArgs& args, NsDType dtype, bool symmetric, cudaStream_t stream);
+// D <- factor (D - t U), after an applying product with a projection.
+cudaError_t launch_plain_projection(const PlainArgs& args, NsDType dtype, cudaStream_t stream);
+
+// Before a run: every iteration's blends from the start's scale, verdicts to 0.
+struct BlendArgs {
+  const int* members = nullptr;  // matrices of the chunk
+  int count = 0, steps = 0, matrices = 0;
+  Coefficients coefficients = Coefficients::jordan;
+  const float* start_scale = nullptr;  // [matrix]
+  Blend* blends = nullptr;             // [step][matrix]
+  Verdict* verdicts = nullptr;         // [step][matrix]
+};
+cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream);
+
+// After a run: t and xx of each matrix, its tiles added in one order.
+struct SumArgs {
+  const int* members = nullptr;
+  int count = 0;
+  const TileRange* tiles = nullptr;  // [matrix]
+  const PartialSums* partials = nullptr;
+  PartialSums* sums = nullptr;  // [matrix]
+};
+cudaError_t launch_sums(const SumArgs& args, cudaStream_t stream);
+
+}  // namespace rode::cuda

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Hopper product kernels in fp16.
+#include "backend/cuda/products_hopper.cuh"
+
+namespace rode::cuda {
+
+cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream) {
+  return hopper::launch<__half>(args, kind, stream);
+}
+
+}  // namespace rode::cuda

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same products for any device, and in fp32: one block a tile, fp32 arithmetic.
+//
+// 256 threads hold 8 x 8 sums each of a 128 x 128 tile; 16 steps of K are staged in shared
+// memory at a time. This is the path of ns_dtype = fp32, of short sides below 64 and of
+// chips without the Hopper kernels.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "backend/cuda/products.h"
+#include "rules/newton_schulz_rule.h"
+
+namespace rode::cuda {
+namespace {
+
+constexpr int kDepth = 16;
+constexpr int kSide = 8;  // of a thread's block of sums
+constexpr int kThreads = 256;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widen(__half x) { return __half2float(x); }
+__device__ inline void narrow(float x, float& out) { out = x; }
+__device__ inline void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
+__device__ inline void narrow(float x, __half& out) { out = __float2half_rn(x); }
+
+template <class T>
+struct View {
+  T* data;
+  long long stride;
+  int rows, cols;
+  __device__ View(const PlainOperand& operand, int batch)
+      : data(static_cast<T*>(operand.data) + batch * operand.batch_stride),
+        stride(operand.stride),
+        rows(operand.rows),
+        cols(operand.cols) {}
+  __device__ T& at(int row, int col) const { return data[row * stride + col]; }
+  __device__ float read(int row, int col) const {
+    return row < rows && col < cols ? widen(at(row, col)) : 0.0F;
+  }
+};
+
+// Adds up 256 threads' values in one order; the result is valid in thread 0.
+__device__ inline double block_sum(double value, double* scratch) {
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    value += __shfl_down_sync(0xffffffffU, value, offset);
+  }
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+  __syncthreads();
+  double sum = 0;
+  for (int warp = 0; warp < kThreads / 32; ++warp) sum += scratch[warp];
+  __syncthreads();
+  return sum;
+}
+
+template <class T, bool kSymmetric>
+__global__ void __launch_bounds__(kThreads) product_kernel(const PlainArgs args) {
+  __shared__ float left[kDepth][kTileSide + 4], right[kDepth][kTileSide + 4];
+  __shared__ double scratch[kThreads / 32];
+  const ProductArgs& common = args.common;
+  const ProductItem item = common.items[blockIdx.x / 2];
+  const int row_tile = item.row_tile + static_cast<int>(blockIdx.x % 2);
+  if (item.mirror && row_tile > item.col_tile) return;
+  const PlainOperand* own = args.common.operands + item.group * kRoles;
+  const bool swap = item.order == OperandOrder::k_n;
+  const View<T> a(own[swap ? common.b : common.a], item.batch),
+      b(own[swap ? common.a : common.b], item.batch), d(own[common.d], item.batch);
+  const int row = row_tile * kTileSide, col = item.col_tile * kTileSide;
+  const int thread_row = static_cast<int>(threadIdx.x) / 16 * kSide,
+            thread_col = static_cast<int>(threadIdx.x) % 16 * kSide;
+
+  float sum[kSide][kSide] = {};
+  for (int k0 = 0; k0 < item.depth * kTileDepth; k0 += kDepth) {
+    for (int i = static_cast<int>(threadIdx.x); i < kDepth * kTileSide; i += kThreads) {
+      // Neighbouring threads read along the rows of memory, whichever way they lie.
+      const int k_fast = i % kDepth, k_slow = i / kTileSide;
+      const int side_slow = i / kDepth, side_fast = i % kTileSide;
+      if (item.order == OperandOrder::m_n) {
+        left[k_slow][side_fast] = a.read(k0 + k_slow, row + side_fast);
+      } else {
+        left[k_fast][side_slow] = a.read(row + side_slow, k0 + k_fast);
+      }
+      if (item.order == OperandOrder::k_k) {
+        right[k_fast][side_slow] = b.read(col + side_slow, k0 + k_fast);
+      } else {
+        right[k_slow][side_fast] = b.read(k0 + k_slow, col + side_fast);
+      }
+    }
+    __syncthreads();
+    for (int k = 0; k < kDepth; ++k) {
+      float x[kSide], y[kSide];
+#pragma unroll
+      for (int i = 0; i < kSide; ++i) {
+        x[i] = left[k][thread_row + i];
+        y[i] = right[k][thread_col + i];
+      }
+#pragma unroll
+      for (int i = 0; i < kSide; ++i) {
+#pragma unroll
+        for (int j = 0; j < kSide; ++j) sum[i][j] += x[i] * y[j];
+      }
+    }
+    __syncthreads();
+  }
+
+  Blend blend{1, 0, 0, 0};
+  const bool blended = kSymmetric && common.blends != nullptr;
+  if (blended) blend = common.blends[item.matrix];
+  const bool measure = !kSymmetric && common.projection != Projection::none;
+  double t = 0, xx = 0;
+#pragma unroll
+  for (int i = 0; i < kSide; ++i) {
+#pragma unroll
+    for (int j = 0; j < kSide; ++j) {
+      const int r = row + thread_row + i, c = col + thread_col + j;
+      if (r >= d.rows || c >= d.cols) continue;
+      float value = sum[i][j];
+      if (blended) {
+        const View<T> other(own[common.c], item.batch);
+        value = blend.alpha * value + blend.beta * other.read(r, c) + (r == c ? blend.gamma : 0);
+      }
+      T rounded;
+      narrow(value, rounded);
+      d.at(r, c) = rounded;
+      if (item.mirror && row_tile != item.col_tile) d.at(c, r) = rounded;
+      if (measure) {
+        const View<T> u(own[kRoleU], item.batch);
+        const double x = widen(rounded);
+        t += x * static_cast<double>(u.read(r, c));
+        xx += x * x;
+      }
+    }
+  }
+  if (!measure) return;
+  t = block_sum(t, scratch);
+  xx = block_sum(xx, scratch);
+  if (threadIdx.x == 0) {
+    common.partials[item.partial + static_cast<int>(blockIdx.x % 2)] = {t, xx};
+  }
+}
+
+// One block a tile; the sums of the matrix are added again by each, in one order.
+template <class T>
+__global__ void __launch_bounds__(kThreads) projection_kernel(const PlainArgs args) {
+  __shared__ double scratch[kThreads / 32];
+  const ProductItem item = args.common.items[blockIdx.x / 2];
+  const TileRange range = args.common.tiles[item.matrix];
+  double t = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kThreads) {
+    t += args.common.partials[range.first + i].t;
+  }
+  t = block_sum(t, scratch);
+  const float factor = args.common.projection == Projection::guarded
+                           ? static_cast<float>(rules::guard_factor(t))
+                           : 1.0F;
+  const PlainOperand* own = args.common.operands + item.group * kRoles;
+  const View<T> d(own[args.common.d], item.batch), u(own[kRoleU], item.batch);
+  const int row = (item.row_tile + static_cast<int>(blockIdx.x % 2)) * kTileSide,
+            col = item.col_tile * kTileSide;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileSide * kTileSide; i += kThreads) {
+    const int r = row + i / kTileSide, c = col + i % kTileSide;
+    if (r >= d.rows || c >= d.cols) continue;
+    narrow(rules::ns_project(widen(d.at(r, c)), u.read(r, c), static_cast<float>(t), factor),
+           d.at(r, c));
+  }
+}
+
+template <class T>
+void launch_typed(const PlainArgs& args, bool symmetric, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(2 * args.items);
+  if (symmetric) {
+    product_kernel<T, true><<<blocks, kThreads, 0, stream>>>(args);
+  } else {
+    product_kernel<T, false><<<blocks, kThreads, 0, stream>>>(args);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_plain(const PlainArgs& args, NsDType dtype, bool symmetric,
+                         cudaStream_t stream) {
+  switch (dtype) {
+    case NsDType::fp16: launch_typed<__half>(args, symmetric, stream); break;
+    case NsDType::bf16: launch_typed<__nv_bfloat16>(args, symmetric, stream); break;
+    default: launch_typed<float>(args, symmetric, stream); break;
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t launch_plain_projection(const PlainArgs& args, NsDType dtype, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(2 * args.items);
+  switch (dtype) {
+    case NsDType::fp16: projection_kernel<__half><<<blocks, kThreads, 0, stream>>>(args); break;
+    case NsDType::bf16:
+      projection_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+    default: projection_kernel<float><<<blocks, kThreads, 0, stream>>>(args); break;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace rode::cuda

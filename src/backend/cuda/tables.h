@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs as device memory holds them: pointers and constants, chunks, scalars and results.
+//
+// Every array "over jobs" counts as JobList::for_each does: rode, muon, soap, adafactor,
+// element. Matrices come first there, so the index of a matrix is the index of its job.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cuda/control.h"
+#include "rode/optim/common.h"
+#include "rules/adamw_rule.h"
+#include "rules/ademamix_rule.h"
+#include "rules/muon_rule.h"
+#include "rules/rode_rule.h"
+#include "rules/sgd_rule.h"
+
+namespace rode::cuda {
+
+// Elements of a chunk: what one block works on and leaves one partial sum of. 16384 keep the
+// partial sums and tables of a whole model below 0.2 % of its weights.
+inline constexpr int kChunk = 16384;
+inline constexpr int kChunkThreads = 256;  // of the blocks that walk one
+
+inline std::int64_t chunk_count(std::int64_t elements) { return (elements + kChunk - 1) / kChunk; }
+
+// f32, or bf16.
+struct ArrayView {
+  void* data;
+  std::int32_t bf16;
+};
+
+struct WeightView {
+  void* data;
+  std::uint16_t* low_bits;  // rounding = exact; null elsewhere
+  std::uint64_t stream;     // of random bits: seed and parameter name
+  std::int32_t bf16;
+  Rounding rounding;
+};
+
+// Whether four elements that begin at a multiple of four are aligned as one access needs it.
+inline bool aligned_in_fours(const void* data, std::size_t element_bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % (4 * element_bytes) == 0;
+}
+inline bool aligned_in_fours(const ArrayView& array) {
+  return aligned_in_fours(array.data, array.bf16 != 0 ? 2 : 4);
+}
+inline bool aligned_in_fours(const WeightView& weight) {
+  return aligned_in_fours(weight.data, weight.bf16 != 0 ? 2 : 4) &&
+         aligned_in_fours(weight.low_bits, 2);
+}
+// Whether runs of four elements, counted without gaps, stay in one row and aligned.
+inline bool fours_fit(std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+  return stride == cols || rows <= 1 || (cols % 4 == 0 && stride % 4 == 0);
+}
+
+// What measure sums of a job besides <g,g>.
+enum class Sums : std::int32_t {
+  gradient,  // nothing
+  buffer,    // <B,B>, <B,g>
+  three,     // and with a third array T: <T,T>, <B,T>, <g,T>
+};
+
+// Over jobs.
+struct JobEntry {
+  WeightView weight;
+  ArrayView grad;
+  ArrayView moments[3];  // matrices: momentum, previous gradient; element rules: theirs
+  WeightView third;      // T of Sums::three: the weight, or MARS-M's previous gradient
+  std::int64_t rows, cols, stride;
+  std::int64_t offset;       // of the first element within the parameter
+  std::int64_t* step;        // that the gate advances where live: element rules', Adafactor's
+  std::int64_t first_chunk;  // of the chunks of all jobs
+  std::int64_t chunks;
+  double most_gg;
+  std::int32_t parameter;
+  std::int32_t active;
+  Sums sums;
+  std::int32_t vector;  // all arrays can be read in aligned runs of four
+};
+
+// One chunk of one job; its first element is kChunk * index.
+struct ChunkEntry {
+  std::int32_t job, index;
+};
+
+// Over matrices (rode, then muon).
+struct MatrixEntry {
+  // Where Newton-Schulz has it (newton_schulz.h); ns < 0: nowhere, it has no kernel.
+  void* start;
+  void* direction;
+  void* kernel;
+  std::int64_t slot_stride;
+  NsDType slot_dtype;
+  std::int32_t ns;           // index into start_scale() and sums()
+  std::int32_t iterates;     // false: the start is the kernel
+  std::int32_t slot_vector;  // arrays and slot can be walked in aligned runs of four
+  std::int32_t muon;         // which of the two below holds
+  std::int32_t pad;
+  rules::RodeConstants rode;
+  rules::RodeScalarState state;
+  rules::MuonConstants muon_constants;
+  float* radius;  // normproj and hyperball only
+  double scale;   // of the fan-out and fan-in
+};
+
+enum class ElementRule : std::int32_t { adamw, ademamix, sgd };
+
+// Over element jobs.
+struct ElementEntry {
+  union {
+    rules::AdamWConstants adamw;
+    rules::AdEMAMixConstants ademamix;
+    rules::SgdConstants sgd;
+  };
+  ElementRule rule;
+};
+
+// Over matrices: the scalars of the step in progress.
+struct MatrixStep {
+  double products[6];  // ww, bw, gw, bb, bg, gg; for MARS-M w is the previous gradient
+  rules::RodeScalars rode;
+  rules::MuonScalars muon;
+  rules::RodeWrite write;  // RODE's; of Muon's, w and x
+  double target;           // norm that the start should have
+  double inverse_norm;     // U = inverse_norm * W
+  std::uint64_t stream;    // of random bits in this step
+  float on_w, on_x;        // W' = on_w * W + on_x * kernel
+  std::int32_t kernel;     // 0: no direction, the kernel is not read
+  std::int32_t held;
+};
+
+struct SgdCoefficients {
+  float lr, weight_decay, momentum;
+};
+
+// Over element jobs: what all elements share in the step in progress.
+struct ElementStep {
+  union {
+    rules::AdamWCoefficients adamw;
+    rules::AdEMAMixCoefficients ademamix;
+    SgdCoefficients sgd;
+  };
+  std::uint64_t stream;
+};
+
+// Over jobs. The gate writes every field (ww, dd, held, failed as 0 unless it knows better);
+// the kernels of a job then set ww and dd, and SOAP `failed`. The gate has advanced the step
+// counters of live jobs, except SOAP's.
+struct JobResult {
+  double ww, gg, dd;
+  std::int32_t finite, weight_finite;
+  std::int32_t live;  // active, not refused, gradient of its parameter good
+  std::int32_t held, failed;
+  std::int32_t pad;
+};
+
+}  // namespace rode::cuda

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps on the caller's streams and inside the caller's graphs, by the CUDA runtime itself.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "api/support.h"
+
+namespace rode {
+namespace {
+
+using test::expect_error;
+using test::expect_same;
+using test::GuardedArray;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+#define EXPECT_CUDA(call) EXPECT_EQ((call), cudaSuccess)
+
+class Stream {
+ public:
+  Stream() { EXPECT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+  void wait() const { EXPECT_CUDA(cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// Large enough for several chunks and tiles, beside the small ones.
+std::vector<test::Spec> specs() {
+  std::vector<test::Spec> all = test::small_model();
+  all.push_back({"h.2.weight", {256, 160}});
+  all.push_back({"bias", {40000}});
+  return all;
+}
+
+class OnStream {
+ public:
+  OnStream(const Method& method, const Stream& stream, DType weights = DType::f32)
+      : model_(specs(), weights), stream_(stream.get()) {
+    std::vector<Parameter> parameters = model_.parameters();
+    for (Parameter& p : parameters) {
+      values_.push_back(std::make_unique<GuardedArray>(p.value.data, p.value.bytes()));
+      p.value.data = values_.back()->data();
+      grads_.push_back(std::make_unique<GuardedArray>(p.grad.data, p.grad.bytes()));
+      p.grad.data = grads_.back()->data();
+    }
+    optimizer.emplace(parameters, method, Routing{},
+                      EngineOptions{.device = Device::cuda, .stream = stream_});
+  }
+  ~OnStream() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+  // Gradients of draw t; copies and steps are on different streams.
+  void draw(int t, std::optional<std::size_t> bad = {}) {
+    model_.draw(t);
+    if (bad) model_.grad(*bad).set(0, kNaN);
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    for (auto& grad : grads_) grad->upload();
+    EXPECT_CUDA(cudaDeviceSynchronize());
+  }
+  void capture() {
+    EXPECT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    optimizer->step();
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaStreamEndCapture(stream_, &graph));
+    EXPECT_CUDA(cudaGraphInstantiate(&graph_, graph, 0));
+    EXPECT_CUDA(cudaGraphDestroy(graph));
+  }
+  void replay() { EXPECT_CUDA(cudaGraphLaunch(graph_, stream_)); }
+
+  test::Bytes weights() {
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      values_[i]->expect_guards_intact();
+      values_[i]->download(model_.value(i).view().data);
+    }
+    return model_.weights();
+  }
+
+  std::optional<rode::Optimizer> optimizer;
+
+ private:
+  test::Model model_;
+  cudaStream_t stream_;
+  cudaGraphExec_t graph_ = nullptr;
+  std::vector<std::unique_ptr<GuardedArray>> values_, grads_;
+};
+
+void expect_same_outcome(OnStream& a, OnStream& b) {
+  expect_same(a.weights(), b.weights());
+  expect_same(test::state_of(*a.optimizer), test::state_of(*b.optimizer));
+  EXPECT_EQ(a.optimizer->metadata(), b.optimizer->metadata());
+}
+
+class CudaGraph : public test::EveryVariant {
+ protected:
+  void SetUp() override {
+    RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+    if (GetParam().method.name() == "soap") GTEST_SKIP() << "SOAP's step is not capturable";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Optimizers, CudaGraph, ::testing::ValuesIn(test::variants()),
+                         test::variant_name);
+
+TEST_P(CudaGraph, ReplaysOfTheCallersCaptureAreStepsBitForBit) {
+  const Stream stream;
+  for (const DType weights : {DType::f32, DType::bf16}) {
+    const Method method = GetParam().method.with({{"rounding", "stochastic"}});
+    OnStream direct(method, stream, weights), captured(method, stream, weights);
+    for (int t = 0; t < 6; ++t) {
+      direct.draw(t);
+      direct.optimizer->step();
+    }
+    captured.draw(0);
+    captured.optimizer->step();
+    captured.capture();
+    EXPECT_EQ(captured.optimizer->steps_done(), 1) << "a capture performs nothing";
+    for (int t = 1; t < 6; ++t) {
+      captured.draw(t);
+      captured.replay();
+    }
+    captured.optimizer->check();
+    EXPECT_EQ(captured.optimizer->steps_done(), 6);
+    expect_same_outcome(captured, direct);
+    EXPECT_EQ(captured.optimizer->global_diagnostics().update_norm,
+              direct.optimizer->global_diagnostics().update_norm);
+  }
+}
+
+TEST_P(CudaGraph, MultiplierAndRatesOfReplaysAreTheOnesSetLast) {
+  const Stream stream;
+  OnStream direct(GetParam().method, stream), captured(GetParam().method, stream);
+  direct.draw(0);
+  direct.optimizer->step();
+  direct.optimizer->step(0.25);
+  direct.optimizer->step(0.25);
+  direct.optimizer->set_option(0, "lr", 0.01);
+  direct.optimizer->step(0.5);
+  direct.optimizer->step(0.5);
+  captured.draw(0);
+  captured.optimizer->step();
+  captured.capture();
+  captured.optimizer->set_multiplier(0.25);
+  captured.replay();
+  captured.replay();
+  captured.optimizer->set_option(0, "lr", 0.01);
+  captured.optimizer->step(0.5);  // brings the option to the device
+  captured.replay();
+  expect_same_outcome(captured, direct);
+}
+
+TEST_P(CudaGraph, ABadGradientChangesNothingInAReplayEither) {
+  const Stream stream;
+  OnStream run(GetParam().method, stream), plain(GetParam().method, stream);
+  run.draw(0);
+  run.optimizer->step();
+  run.capture();
+  const auto weights = run.weights();
+  const auto state = test::state_of(*run.optimizer);
+  for (const std::size_t bad : {std::size_t{0}, specs().size() - 1}) {
+    run.draw(1, bad);
+    run.replay();
+    expect_same(run.weights(), weights);
+    expect_same(test::state_of(*run.optimizer), state);
+    expect_error([&] { run.optimizer->check(); }, ErrorKind::non_finite,
+                 {"'" + specs()[bad].name + "'", "NaN or Inf", "nothing was changed"});
+  }
+  run.draw(1);
+  run.replay();
+  EXPECT_NO_THROW(run.optimizer->check());
+  EXPECT_EQ(run.optimizer->refused_steps(), 2);
+  for (int t = 0; t < 2; ++t) {
+    plain.draw(t);
+    plain.optimizer->step();
+  }
+  expect_same_outcome(run, plain);
+}
+
+TEST_P(CudaGraph, NothingIsAllocatedOnTheDeviceAfterTheFirstStep) {
+  const Stream stream;
+  OnStream run(GetParam().method, stream);
+  run.draw(0);
+  const auto free_bytes = [] {
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    std::size_t free = 0, total = 0;
+    EXPECT_CUDA(cudaMemGetInfo(&free, &total));
+    return free;
+  };
+  run.optimizer->step();
+  const std::size_t after_first = free_bytes();
+  for (int t = 0; t < 20; ++t) {
+    run.optimizer->step(0.5);
+    run.optimizer->check();
+  }
+  EXPECT_EQ(free_bytes(), after_first);
+}
+
+TEST_P(CudaGraph, StepsMoveToAnotherStreamAfterThoseEnqueuedBefore) {
+  const Stream first, second;
+  OnStream still(GetParam().method, first), moving(GetParam().method, first);
+  for (OnStream* run : {&still, &moving}) run->draw(0);
+  for (int t = 0; t < 6; ++t) {
+    still.optimizer->step();
+    moving.optimizer->set_stream(t % 2 == 0 ? second.get() : first.get());
+    moving.optimizer->step();
+  }
+  moving.optimizer->set_stream(nullptr);
+  moving.optimizer->step();
+  still.optimizer->step();
+  expect_same_outcome(moving, still);
+}
+
+// A stream that waits for the host until it is told to go on, or for ten seconds.
+class Gate {
+ public:
+  explicit Gate(const Stream& stream) {
+    EXPECT_CUDA(cudaLaunchHostFunc(stream.get(), &Gate::wait, this));
+  }
+  void open() { open_ = true; }
+  bool timed_out() const { return timed_out_; }
+
+ private:
+  static void CUDART_CB wait(void* data) {
+    Gate& gate = *static_cast<Gate*>(data);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!gate.open_ && !gate.timed_out_) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      gate.timed_out_ = std::chrono::steady_clock::now() > end;
+    }
+  }
+  std::atomic<bool> open_{false}, timed_out_{false};
+};
+
+TEST_P(CudaGraph, AStepIsEnqueuedAndNotWaitedFor) {
+  const Stream stream;
+  OnStream run(GetParam().method, stream);
+  run.draw(0);
+  for (int t = 0; t < 2; ++t) run.optimizer->step();
+  stream.wait();
+  Gate gate(stream);
+  for (int t = 0; t < 3; ++t) run.optimizer->step(0.5);
+  EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);
+  gate.open();
+  stream.wait();
+  EXPECT_FALSE(gate.timed_out()) << "step() waited for the stream";
+  EXPECT_EQ(run.optimizer->steps_done(), 5);
+}
+
+// A copy from host memory would be captured with it, and made again at every replay.
+TEST(CudaGraphBinding, AChangeDuringACaptureReachesReplaysWithTheNextStepOutside) {
+  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  const Stream stream;
+  for (const char* name : {"rode", "adamw", "adafactor"}) {
+    SCOPED_TRACE(name);
+    OnStream direct(Method::by_name(name), stream), captured(Method::by_name(name), stream);
+    direct.draw(0);
+    for (int t = 0; t < 2; ++t) direct.optimizer->step();
+    direct.optimizer->set_option(0, "lr", 0.02);
+    for (int t = 0; t < 2; ++t) direct.optimizer->step();
+    captured.draw(0);
+    captured.optimizer->step();
+    captured.optimizer->set_option(0, "lr", 0.02);
+    captured.capture();
+    captured.replay();
+    captured.optimizer->step();
+    captured.replay();
+    expect_same_outcome(captured, direct);
+  }
+}
+
+}  // namespace
+}  // namespace rode

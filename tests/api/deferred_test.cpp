@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that are only enqueued: what the caller learns, when, and that looking changes nothing.
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/support.h"
+
+namespace rode {
+namespace {
+
+using test::expect_error;
+using test::expect_same;
+using test::GuardedArray;
+using test::Model;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+// A model in the backend's memory under the driver itself, without the checks of
+// test::Optimizer after every step.
+class Enqueued {
+ public:
+  explicit Enqueued(const Method& method, EngineOptions engine = {}, DType weights = DType::f32)
+      : model_(test::small_model(), weights) {
+    engine.device = test::tested_device();
+    std::vector<Parameter> parameters = model_.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      Parameter& p = parameters[i];
+      arrays_.push_back(std::make_unique<GuardedArray>(p.value.data, p.value.bytes()));
+      p.value.data = arrays_.back()->data();
+      grads_.push_back(std::make_unique<GuardedArray>(p.grad.data, p.grad.bytes()));
+      p.grad.data = grads_.back()->data();
+    }
+    optimizer.emplace(parameters, method, Routing{}, std::move(engine));
+  }
+
+  // Enqueues a step with the gradients of draw t, one element of parameter `bad` not a number.
+  void step(int t, std::optional<std::size_t> bad = {}, double multiplier = 1) {
+    model_.draw(t);
+    if (bad) model_.grad(*bad).set(model_.grad(*bad).count() - 1, kNaN);
+    for (auto& grad : grads_) grad->upload();
+    optimizer->step(multiplier);
+  }
+  test::Bytes weights() {
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      arrays_[i]->expect_guards_intact();
+      arrays_[i]->download(model_.value(i).view().data);
+    }
+    return model_.weights();
+  }
+
+  std::optional<rode::Optimizer> optimizer;
+
+ private:
+  Model model_;
+  std::vector<std::unique_ptr<GuardedArray>> arrays_, grads_;
+};
+
+void expect_same_outcome(Enqueued& a, Enqueued& b) {
+  expect_same(a.weights(), b.weights());
+  expect_same(test::state_of(*a.optimizer), test::state_of(*b.optimizer));
+  EXPECT_EQ(a.optimizer->metadata(), b.optimizer->metadata());
+}
+
+// What the same step says on the CPU.
+std::string error_on_the_cpu(const Method& method, std::size_t bad) {
+  Model model;
+  rode::Optimizer optimizer(model.parameters(), method);
+  model.draw(0);
+  model.grad(bad).set(model.grad(bad).count() - 1, kNaN);
+  try {
+    optimizer.step();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing";
+}
+
+class Deferred : public test::EveryVariant {
+ protected:
+  void SetUp() override { RODE_CUDA_ONLY("a step of the CPU is done when it returns"); }
+};
+INSTANTIATE_TEST_SUITE_P(Optimizers, Deferred, ::testing::ValuesIn(test::variants()),
+                         test::variant_name);
+
+TEST_P(Deferred, ABadGradientIsToldByCheckInTheWordsOfTheCpuAndHasChangedNothing) {
+  for (std::size_t bad = 0; bad < test::small_model().size(); ++bad) {
+    Enqueued run(GetParam().method);
+    const auto weights = run.weights();
+    const auto state = test::state_of(*run.optimizer);
+    run.step(0, bad);
+    EXPECT_EQ(run.optimizer->steps_done(), 0);
+    EXPECT_EQ(run.optimizer->refused_steps(), 1);
+    expect_same(run.weights(), weights);
+    expect_same(test::state_of(*run.optimizer), state);
+    expect_error([&] { run.optimizer->check(); }, ErrorKind::non_finite,
+                 {error_on_the_cpu(GetParam().method, bad)});
+    EXPECT_NO_THROW(run.optimizer->check());  // told once
+  }
+}
+
+// With stochastic rounding: the random stream counts performed steps, as the CPU's does.
+TEST_P(Deferred, RefusedStepsInBetweenLeaveNoTrace) {
+  const Method method = GetParam().method.with({{"rounding", "stochastic"}});
+  Enqueued plain(method, {}, DType::bf16), refused(method, {}, DType::bf16);
+  for (int t = 0; t < 5; ++t) plain.step(t);
+  refused.step(0);
+  refused.step(1, 2);
+  refused.step(1);
+  refused.step(2);
+  refused.step(3, 0);
+  refused.step(3, 1);
+  refused.step(3);
+  refused.step(4);
+  EXPECT_EQ(refused.optimizer->refused_steps(), 3);
+  EXPECT_EQ(refused.optimizer->steps_done(), 5);
+  expect_error([&] { refused.optimizer->check(); }, ErrorKind::non_finite,
+               {"before the last", "'h.1.weight'", "nothing was changed"});
+  EXPECT_NO_THROW(refused.optimizer->check());
+  expect_same_outcome(refused, plain);
+}
+
+TEST_P(Deferred, LookingAfterEveryStepChangesNoBit) {
+  Enqueued watched(GetParam().method), left(GetParam().method);
+  for (int t = 0; t < 4; ++t) {
+    watched.step(t);
+    watched.optimizer->check();
+    EXPECT_EQ(watched.optimizer->steps_done(), t + 1);
+    watched.optimizer->global_diagnostics();
+    left.step(t);
+  }
+  EXPECT_EQ(left.optimizer->global_diagnostics().update_norm,
+            watched.optimizer->global_diagnostics().update_norm);
+  expect_same_outcome(left, watched);
+}
+
+TEST_P(Deferred, LoadedStateCountsOnFromItsStep) {
+  const Method method = GetParam().method.with({{"rounding", "stochastic"}});
+  Enqueued whole(method, {}, DType::bf16), resumed(method, {}, DType::bf16);
+  for (int t = 0; t < 3; ++t) whole.step(t);
+  for (int t = 0; t < 3; ++t) resumed.step(t);  // for the weights alone
+  const auto file = SafetensorsFile::parse(
+      serialize_safetensors(whole.optimizer->state(), whole.optimizer->metadata()), "saved");
+  resumed.step(7, 1);
+  resumed.optimizer->load_state(file);
+  EXPECT_EQ(resumed.optimizer->steps_done(), 3);
+  resumed.step(3, 2);
+  for (int t = 3; t < 6; ++t) {
+    whole.step(t);
+    resumed.step(t);
+  }
+  expect_same_outcome(resumed, whole);
+  EXPECT_EQ(resumed.optimizer->steps_done(), 6);
+}
+
+TEST(DeferredSteps, SkippedParametersAreToldOfTheLastStepAndTheStepCounts) {
+  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  std::vector<std::string> heard;
+  Enqueued run(RodeOptions{}, {.on_non_finite = OnBadGradient::skip,
+                               .notify = [&](std::string_view text) { heard.emplace_back(text); }});
+  run.step(0);
+  run.step(1, 1);
+  EXPECT_TRUE(heard.empty()) << "nobody has looked yet";
+  EXPECT_EQ(run.optimizer->skipped(), std::vector<std::string>{"h.1.weight"});
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_NE(heard[0].find("'h.1.weight'"), std::string::npos);
+  EXPECT_EQ(run.optimizer->steps_done(), 2);
+  EXPECT_EQ(run.optimizer->matrix_diagnostics()[1].rho, 0);
+  run.step(2);
+  EXPECT_TRUE(run.optimizer->skipped().empty());
+  EXPECT_NO_THROW(run.optimizer->check());
+}
+
+TEST(DeferredSteps, WhatTheHostKnowsIsThrownAtOnce) {
+  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  Enqueued run(RodeOptions{});
+  run.step(0);
+  const auto weights = run.weights();
+  run.optimizer->bind_grad(0, {});
+  expect_error([&] { run.optimizer->step(); }, ErrorKind::missing_gradient, {"'h.0.weight'"});
+  EXPECT_NO_THROW(run.optimizer->check());
+  expect_same(run.weights(), weights);
+  EXPECT_EQ(run.optimizer->steps_done(), 1);
+}
+
+TEST(DeferredSteps, DiagnosticsAreEmptyBeforeTheFirst) {
+  Enqueued run(RodeOptions{});
+  EXPECT_NO_THROW(run.optimizer->check());
+  EXPECT_EQ(run.optimizer->steps_done(), 0);
+  EXPECT_EQ(run.optimizer->refused_steps(), 0);
+  EXPECT_EQ(run.optimizer->global_diagnostics().weight_norm, 0);
+  EXPECT_TRUE(run.optimizer->skipped().empty());
+}
+
+// On either backend.
+TEST(Checking, CountsRefusedStepsAndHasNothingLeftToSayAfterTheError) {
+  Model model;
+  test::Optimizer optimizer(model.parameters(), RodeOptions{});
+  model.run(optimizer, 2);
+  model.draw(2);
+  model.grad(0).set(0, kNaN);
+  EXPECT_THROW(optimizer.step(), Error);
+  EXPECT_NO_THROW(optimizer.check());
+  EXPECT_EQ(optimizer.refused_steps(), 1);
+  EXPECT_EQ(optimizer.steps_done(), 2);
+}
+
+TEST(Checking, AMultiplierForReplaysMustBeOne) {
+  Model model;
+  test::Optimizer optimizer(model.parameters(), RodeOptions{});
+  for (const double bad : {-1.0, std::nan("")}) {
+    expect_error([&] { optimizer.set_multiplier(bad); }, ErrorKind::invalid_argument,
+                 {"multiplier"});
+  }
+  EXPECT_NO_THROW(optimizer.set_multiplier(0.5));
+}
+
+}  // namespace
+}  // namespace rode

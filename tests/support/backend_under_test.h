@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which backend the tests of this process step on: `--backend cpu` or `cuda`, or the
+// environment's RODE_TEST_BACKEND.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "backend/backend.h"
+#include "rode/optimizer.h"
+
+namespace rode::test {
+
+Device tested_device();
+inline bool on_cuda() { return tested_device() == Device::cuda; }
+
+// Set once, by main.
+void set_tested_device(Device device);
+
+// Why the tested device cannot be used; empty where it can.
+const std::string& device_problem();
+
+// A backend of the tested device, for memory alone. Lives as long as the process.
+Backend& memory_backend();
+
+}  // namespace rode::test
+
+// Skips a test whose subject the GPU does not have.
+#define RODE_CPU_ONLY(reason) \
+  if (rode::test::on_cuda()) GTEST_SKIP() << "on the CPU only: " << (reason)
+
+// Skips a test whose subject the CPU does not have.
+#define RODE_CUDA_ONLY(reason) \
+  if (!rode::test::on_cuda()) GTEST_SKIP() << "on CUDA only: " << (reason)

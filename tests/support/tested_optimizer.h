@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimizer on the tested backend that is fed from host memory.
+//
+// Tests write weights and gradients as host arrays, whatever the backend. Each array has a
+// guarded twin in the backend's memory; a step uploads what the test has changed, steps,
+// checks, looks at the guard bands and brings the weights back, also where it throws.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "rode/optimizer.h"
+#include "support/backend_under_test.h"
+#include "support/device_memory.h"
+
+namespace rode::test {
+
+// The twins; a base class, so that they exist before the optimizer that is given them.
+class Twins {
+ protected:
+  TensorView twin(const TensorView& host);
+  ConstTensorView twin(const ConstTensorView& host);
+  std::vector<Parameter> twins(std::vector<Parameter> parameters);
+  std::vector<ParameterGroup> twins(std::vector<ParameterGroup> groups);
+
+  void upload();
+  void download();
+
+  struct Bound {
+    TensorView value;
+    ConstTensorView grad;
+  };
+  std::vector<Bound> bound_;  // host arrays, in the order of the parameters
+
+ private:
+  GuardedArray* array_of(const void* host, std::size_t bytes);
+
+  // By host address: tied weights have one twin. Retired ones stay, as pointers may.
+  std::map<const void*, std::unique_ptr<GuardedArray>> arrays_;
+  std::vector<std::unique_ptr<GuardedArray>> retired_;
+};
+
+class Optimizer : private Twins, public rode::Optimizer {
+ public:
+  Optimizer(std::vector<Parameter> parameters, Method method, Routing routing = {},
+            EngineOptions engine = {});
+  explicit Optimizer(std::vector<ParameterGroup> groups, EngineOptions engine = {});
+
+  // step() and check(): what a caller on the CPU sees of one step.
+  void step(double multiplier = 1.0);
+  void bind_grad(std::size_t index, ConstTensorView grad);
+  void bind_value(std::size_t index, TensorView value);
+};
+
+// On CUDA the method with fp32 products where it leaves their type open; elsewhere itself.
+Method in_fp32(const Method& method);
+
+}  // namespace rode::test

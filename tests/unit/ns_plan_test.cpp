@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of the CUDA backend's products: every tile once, memory apart, work even.
+#include "backend/cuda/ns_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace rode::cuda {
+namespace {
+
+constexpr std::size_t kMega = std::size_t{1} << 20;
+
+NsMatrix matrix(std::int64_t rows, std::int64_t cols, Reproject reproject = Reproject::guarded) {
+  return {.rows = rows, .cols = cols, .steps = 5, .reproject = reproject, .sphere = true};
+}
+
+std::vector<NsMatrix> mixed(Reproject reproject = Reproject::guarded) {
+  std::vector<NsMatrix> list;
+  for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{768, 768},
+                                                                   {2048, 768},
+                                                                   {768, 2048},
+                                                                   {256, 768},
+                                                                   {129, 257},
+                                                                   {64, 147},
+                                                                   {768, 768},
+                                                                   {1000, 2048},
+                                                                   {512, 4608},
+                                                                   {2048, 768},
+                                                                   {8960, 1536},
+                                                                   {72, 64}}) {
+    list.push_back(matrix(rows, cols, reproject));
+  }
+  return list;
+}
+
+int tiles(std::int64_t side) { return static_cast<int>((side + kTileSide - 1) / kTileSide); }
+
+TEST(NsPlan, EveryMatrixIsInOneChunk) {
+  const std::vector<NsMatrix> matrices = mixed();
+  for (const std::size_t limit : {std::size_t{1}, 64 * kMega, 512 * kMega}) {
+    std::vector<int> seen;
+    for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = limit})) {
+      seen.insert(seen.end(), chunk.members.begin(), chunk.members.end());
+      if (chunk.members.size() > 1) {
+        EXPECT_LE(chunk.bytes, limit + 64 * 1024);
+      }
+    }
+    std::sort(seen.begin(), seen.end());
+    ASSERT_EQ(seen.size(), matrices.size());
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int>(i));
+  }
+}
+
+TEST(NsPlan, ProductsCoverEveryTileOnce) {
+  const std::vector<NsMatrix> matrices = mixed();
+  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 512 * kMega})) {
+    for (const List list : {kGramList, kSquareList, kApplyList}) {
+      std::map<int, std::set<std::pair<int, int>>> covered;
+      for (const ProductItem& item : chunk.lists[list].items) {
+        EXPECT_GT(item.depth, 0);
+        for (int rank = 0; rank < 2; ++rank) {
+          const int row = item.row_tile + rank;
+          if (item.mirror != 0 && row > item.col_tile) continue;
+          EXPECT_TRUE(covered[item.matrix].insert({row, item.col_tile}).second);
+          if (item.mirror != 0 && row < item.col_tile) {
+            EXPECT_TRUE(covered[item.matrix].insert({item.col_tile, row}).second);
+          }
+        }
+      }
+      for (const int index : chunk.members) {
+        const NsMatrix& m = matrices[static_cast<std::size_t>(index)];
+        const bool apply = list == kApplyList;
+        const int n = tiles(std::min(m.rows, m.cols));
+        for (int row = 0; row < (apply ? tiles(m.rows) : n); ++row) {
+          for (int col = 0; col < (apply ? tiles(m.cols) : n); ++col) {
+            EXPECT_TRUE(covered[index].contains({row, col})) << index << ": " << row << ", " << col;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NsPlan, PartialSumsOfMatricesAreApart) {
+  for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
+    std::map<int, TileRange> range;
+    for (std::size_t i = 0; i < chunk.members.size(); ++i) range[chunk.members[i]] = chunk.tiles[i];
+    std::map<int, std::set<int>> used;
+    std::set<int> all;
+    for (const ProductItem& item : chunk.lists[kApplyList].items) {
+      for (const int partial : {item.partial, item.partial + 1}) {
+        EXPECT_TRUE(all.insert(partial).second);
+        used[item.matrix].insert(partial);
+      }
+    }
+    for (const auto& [index, partials] : used) {
+      EXPECT_EQ(*partials.begin(), range[index].first);
+      EXPECT_EQ(static_cast<int>(partials.size()), range[index].count);
+      EXPECT_EQ(*partials.rbegin(), range[index].first + range[index].count - 1);
+    }
+    EXPECT_EQ(static_cast<int>(all.size()), chunk.partials);
+  }
+}
+
+TEST(NsPlan, MemoryOfRolesIsApart) {
+  for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
+    for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+      std::map<std::size_t, std::size_t> spans;
+      const std::size_t element = element_bytes(chunk.program.dtype);
+      for (const Group& group : chunk.groups) {
+        for (int role = 0; role < kRoles; ++role) {
+          const RoleMemory& memory = group.memory[role];
+          if (!memory.used || role == kRoleXGram || role == kRoleYGram) continue;
+          EXPECT_GE(memory.stride, memory.cols);
+          EXPECT_EQ(memory.stride * 2 % 16, 0) << "the copy engine needs 16 bytes";
+          EXPECT_EQ(memory.offset % 128, 0U);
+          const auto bytes = static_cast<std::size_t>(memory.batch_stride * group.count) * element;
+          EXPECT_TRUE(spans.emplace(memory.offset, memory.offset + bytes).second);
+        }
+      }
+      std::size_t end = 0;
+      for (const auto& [from, to] : spans) {
+        EXPECT_GE(from, end);
+        end = to;
+      }
+      EXPECT_LE(end, chunk.bytes);
+    }
+  }
+}
+
+TEST(NsPlan, GramFormOnlyWithoutInnerProjection) {
+  EXPECT_FALSE(program_of(matrix(8960, 1536, Reproject::guarded)).gram);
+  EXPECT_FALSE(program_of(matrix(8960, 1536, Reproject::every)).gram);
+  EXPECT_TRUE(program_of(matrix(8960, 1536, Reproject::final)).gram);
+  EXPECT_FALSE(program_of(matrix(8960, 128, Reproject::final)).gram);
+  NsMatrix standard = matrix(8960, 1536, Reproject::final);
+  standard.form = NsForm::standard;
+  EXPECT_FALSE(program_of(standard).gram);
+}
+
+TEST(NsPlan, SmallSidesStayInFp32) {
+  EXPECT_EQ(program_of(matrix(4096, 63)).dtype, NsDType::fp32);
+  EXPECT_EQ(program_of(matrix(4096, 64)).dtype, NsDType::bf16);
+}
+
+// Clusters end within one item of each other.
+TEST(NsPlan, WorkIsDealtEvenly) {
+  std::vector<NsMatrix> matrices;
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int, int>>{{768, 768}, {256, 768}, {2048, 768}, {768, 2048}}) {
+      matrices.push_back(matrix(rows, cols));
+    }
+  }
+  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 1024 * kMega})) {
+    const WorkList& list = chunk.lists[kGramList];
+    std::vector<int> work;
+    int deepest = 0;
+    for (int c = 0; c < list.clusters(); ++c) {
+      int sum = 0;
+      for (int i = list.lists[static_cast<std::size_t>(c)];
+           i < list.lists[static_cast<std::size_t>(c) + 1]; ++i) {
+        sum += list.items[static_cast<std::size_t>(i)].depth;
+        deepest = std::max(deepest, list.items[static_cast<std::size_t>(i)].depth);
+      }
+      work.push_back(sum);
+    }
+    const auto [least, most] = std::minmax_element(work.begin(), work.end());
+    EXPECT_LE(*most - *least, deepest + 8);
+  }
+}
+
+}  // namespace
+}  // namespace rode::cuda
