@@ -64,6 +64,12 @@ float from_half(std::uint16_t half) {
   return (half & 0x8000) != 0 ? -size : size;
 }
 
+// U is fp16 where the rest is bf16.
+NsSlot of_direction(NsSlot slot) {
+  if (slot.dtype == NsDType::bf16) slot.dtype = NsDType::fp16;
+  return slot;
+}
+
 void put(void* at, const NsSlot& slot, std::int64_t rows, std::int64_t cols, const float* values) {
   const std::size_t element = element_bytes(slot.dtype);
   std::vector<std::byte> bytes(static_cast<std::size_t>(rows * slot.stride) * element);
@@ -123,7 +129,7 @@ Outcome solve(std::vector<NsMatrix> matrices, const std::vector<std::vector<floa
       const auto at = static_cast<std::size_t>(i);
       const NsMatrix& m = matrices[at];
       put(ns.slot(i).start, ns.slot(i), m.rows, m.cols, starts[at].data());
-      if (m.sphere) put(ns.slot(i).direction, ns.slot(i), m.rows, m.cols, directions[at].data());
+      if (m.sphere) put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, directions[at].data());
     }
     ns.run(chunk, nullptr);
     RODE_CUDA_CHECK(cudaDeviceSynchronize());
@@ -280,7 +286,7 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
       auto& values = made[{m.rows, m.cols}];
       if (values.empty()) values = unit_matrix(m.rows, m.cols);
       put(ns.slot(i).start, ns.slot(i), m.rows, m.cols, values.data());
-      if (sphere) put(ns.slot(i).direction, ns.slot(i), m.rows, m.cols, values.data());
+      if (sphere) put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, values.data());
     }
   };
   cudaStream_t stream = nullptr;

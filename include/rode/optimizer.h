@@ -79,8 +79,8 @@ class Optimizer {
   // there is never anything left to say.
   void check();
 
-  // CUDA: where steps run from now on, after those enqueued before. Not while a stream is
-  // being captured.
+  // CUDA: where steps run from now on, after those enqueued before; the stream left must
+  // still exist. Not while a stream is being captured.
   void set_stream(void* stream);
 
   // A caller may capture step() on its stream into a CUDA graph of its own, after one step

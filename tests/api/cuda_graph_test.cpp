@@ -84,6 +84,15 @@ class OnStream {
     EXPECT_CUDA(cudaGraphInstantiate(&graph_, graph, 0));
     EXPECT_CUDA(cudaGraphDestroy(graph));
   }
+  // New gradients, as a framework binds them before every step.
+  void bind() {
+    const std::vector<Parameter> parameters = model_.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      ConstTensorView grad = parameters[i].grad;
+      grad.data = grads_[i]->data();
+      optimizer->bind_grad(i, grad);
+    }
+  }
   void replay() { EXPECT_CUDA(cudaGraphLaunch(graph_, stream_)); }
 
   test::Bytes weights() {
@@ -256,12 +265,36 @@ TEST_P(CudaGraph, AStepIsEnqueuedAndNotWaitedFor) {
   for (int t = 0; t < 2; ++t) run.optimizer->step();
   stream.wait();
   Gate gate(stream);
-  for (int t = 0; t < 3; ++t) run.optimizer->step(0.5);
+  for (int t = 0; t < 3; ++t) {
+    run.bind();
+    run.optimizer->step(0.5);
+  }
   EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady);
   gate.open();
   stream.wait();
   EXPECT_FALSE(gate.timed_out()) << "step() waited for the stream";
   EXPECT_EQ(run.optimizer->steps_done(), 5);
+}
+
+TEST_P(CudaGraph, ACaptureBeforeTheFirstStepAndAMultiplierInsideOneAreRefused) {
+  const Stream stream;
+  OnStream run(GetParam().method, stream);
+  run.draw(0);
+  const auto in_capture = [&](auto&& call) {
+    EXPECT_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+    expect_error(call, ErrorKind::invalid_argument, {"captured"});
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaStreamEndCapture(stream.get(), &graph));
+    if (graph != nullptr) {
+      EXPECT_CUDA(cudaGraphDestroy(graph));
+    }
+  };
+  in_capture([&] { run.optimizer->step(); });
+  run.optimizer->step();
+  in_capture([&] { run.optimizer->set_multiplier(0.5); });
+  run.optimizer->step();
+  EXPECT_NO_THROW(run.optimizer->check());
+  EXPECT_EQ(run.optimizer->steps_done(), 2);
 }
 
 // A copy from host memory would be captured with it, and made again at every replay.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Construction, groups, live options and memory that moves between steps.
+#include <cstddef>
 #include <set>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -29,6 +31,8 @@ TEST(Construction, RefusesWeightsWithoutMemoryOrOfAnotherType) {
   for (const DType dtype : {DType::f16, DType::f64, DType::i32}) {
     parameters = model.parameters();
     parameters[0].value.dtype = dtype;
+    std::vector<std::byte> memory(parameters[0].value.bytes());
+    parameters[0].value.data = memory.data();
     expect_error([&] { Optimizer(parameters, RodeOptions{}); }, ErrorKind::dtype,
                  {"'h.0.weight'", to_string(dtype)});
   }

@@ -51,7 +51,7 @@ TEST_P(Bf16Products, StayNearTheReferenceOnGaussianAndHarmonicMomentum) {
                        compare(problem, stepped, testing::run_reference(full, problem).weight,
                                testing::kHalfProducts)));
       // Equal bits where bf16 is due would mean that the option was not looked at.
-      const bool due = test::on_cuda() || std::min(shape[0], shape[1]) >= kSmallestSide;
+      const bool due = std::min(shape[0], shape[1]) >= kSmallestSide;
       EXPECT_EQ(stepped != testing::run_engine(full, problem).weight, due);
     }
   }

@@ -3,6 +3,7 @@
 #include "backend/cuda/adafactor_steps.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -96,6 +97,7 @@ AdafactorSteps::AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_
     tasks_.push_back(task);
   }
   device_tasks_ = upload_table(tasks_, stream);
+  uploads_ = TableUploads(device_tasks_.bytes());
   chunks_ = upload_table(chunks, stream);
   tiles_ = upload_table(tiles, stream);
   lines_ = upload_table(lines, stream);
@@ -107,7 +109,8 @@ AdafactorSteps::AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_
 
 void AdafactorSteps::refresh(const std::deque<AdafactorJob>& jobs, cudaStream_t stream) {
   for (std::size_t i = 0; i < tasks_.size(); ++i) bind(tasks_[i], jobs[i]);
-  device_tasks_.upload(tasks_.data(), tasks_.size() * sizeof(AdafactorTask), stream);
+  std::memcpy(uploads_.next(), tasks_.data(), device_tasks_.bytes());
+  uploads_.send(device_tasks_, stream);
 }
 
 void AdafactorSteps::enqueue(const Control* control, JobResult* results,

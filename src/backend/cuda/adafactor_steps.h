@@ -87,6 +87,7 @@ class AdafactorSteps {
 
  private:
   std::vector<AdafactorTask> tasks_;
+  TableUploads uploads_;  // of device_tasks_
   DeviceBuffer device_tasks_, chunks_, tiles_, lines_;
   DeviceBuffer line_parts_, squares_, sums_, writes_;
 };

@@ -7,6 +7,7 @@
 // SOAP, which waits for the host, follows the graph.
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/cuda_check.h"
+#include "rode/error.h"
 
 namespace rode::cuda {
 
@@ -46,6 +47,11 @@ void CudaBackend::send_wishes(double multiplier, bool refuse_all) {
 
 void CudaBackend::set_multiplier(double multiplier) {
   const DeviceGuard guard(device_);
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set multiplier",
+                "the stream is being captured, and every replay would set it again; call it "
+                "before or after the capture");
+  }
   send_wishes(multiplier, refuse_all_);
 }
 
@@ -118,6 +124,11 @@ void CudaBackend::step(JobList& jobs, const StepContext& context) {
   const DeviceGuard guard(device_);
   if (soap_ != nullptr) check_soap_stream(stream_);
   if (capturing()) {
+    if (!stepped_) {
+      throw Error(ErrorKind::invalid_argument, "step",
+                  "the stream is being captured, but no step was made before: gradients and "
+                  "options are not on the device yet; step once outside of the capture");
+    }
     // A replay reads tables, multiplier and flags from device memory.
     enqueue(stream_);
     return;

@@ -2,6 +2,8 @@
 // Allocates, copies and frees.
 #include "backend/cuda/device_buffer.h"
 
+#include <cstring>
+
 #include "backend/cuda/cuda_check.h"
 
 namespace rode::cuda {
@@ -58,6 +60,29 @@ DeviceGuard::DeviceGuard(int device) {
 
 DeviceGuard::~DeviceGuard() {
   if (before_ >= 0) ignore(cudaSetDevice(before_));
+}
+
+TableUploads::TableUploads(std::size_t bytes) {
+  for (Copy& copy : copies_) {
+    copy.memory = PinnedBuffer(bytes);
+    if (bytes > 0) std::memset(copy.memory.data(), 0, bytes);
+    copy.sent = make_event();
+  }
+}
+
+std::byte* TableUploads::next() {
+  const Copy& copy = copies_[turn_];
+  RODE_CUDA_CHECK(cudaEventSynchronize(copy.sent.get()));
+  return copy.memory.as<std::byte>();
+}
+
+void TableUploads::send(const DeviceBuffer& to, cudaStream_t stream) {
+  const Copy& copy = copies_[turn_];
+  if (to.bytes() == 0) return;
+  RODE_CUDA_CHECK(
+      cudaMemcpyAsync(to.data(), copy.memory.data(), to.bytes(), cudaMemcpyHostToDevice, stream));
+  RODE_CUDA_CHECK(cudaEventRecord(copy.sent.get(), stream));
+  turn_ = (turn_ + 1) % kCopies;
 }
 
 StateBuffer::StateBuffer(std::size_t bytes, int device, const cudaStream_t* stream)

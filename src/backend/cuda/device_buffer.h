@@ -109,6 +109,29 @@ class DeviceGuard {
   int before_ = -1;
 };
 
+// Uploads of a table that changes between steps, from pinned copies of it: the host fills one
+// while those before are still travelling.
+class TableUploads {
+ public:
+  TableUploads() = default;
+  explicit TableUploads(std::size_t bytes);
+
+  // The copy to fill next. Waits only where all copies are on their way.
+  std::byte* next();
+  // Sends it, in the order of the stream.
+  void send(const DeviceBuffer& to, cudaStream_t stream);
+
+ private:
+  // A host that binds new gradients every step gets this far ahead of the device.
+  static constexpr std::size_t kCopies = 4;
+  struct Copy {
+    PinnedBuffer memory;
+    Event sent;
+  };
+  Copy copies_[kCopies];
+  std::size_t turn_ = 0;
+};
+
 // State of the optimizer. `stream`: the backend's, which outlives its buffers.
 class StateBuffer final : public Buffer {
  public:

@@ -45,7 +45,9 @@ struct Slot {
     for (int i = 0; i < kWidth; ++i) {
       u[i] = static_cast<float>(inverse_norm * static_cast<double>(w[i]));
     }
-    store_slot(direction, dtype, at, u);
+    // In fp16 whatever the start's type: U is no operand of a product, its elements are small,
+    // and t is to be good to 2^-11 of them.
+    store_slot(direction, dtype == NsDType::fp32 ? NsDType::fp32 : NsDType::fp16, at, u);
   }
 };
 

@@ -188,11 +188,7 @@ void JobTables::place(cudaStream_t stream) {
   matrices_at_ = entries.take<MatrixEntry>(matrices_.size());
   elements_at_ = entries.take<ElementEntry>(elements_.size());
   entries_ = DeviceBuffer(entries.bytes());
-  for (Staging& staging : staging_) {
-    staging.memory = PinnedBuffer(entries.bytes());
-    std::memset(staging.memory.data(), 0, staging.memory.bytes());
-    staging.sent = make_event();
-  }
+  uploads_ = TableUploads(entries.bytes());
 
   Carver reported;
   reported.take<Control>(1);
@@ -261,20 +257,14 @@ void JobTables::refresh_active(const JobList& jobs) {
 
 void JobTables::upload(cudaStream_t stream) {
   if (!changed_) return;
-  Staging& staging = staging_[turn_];
-  RODE_CUDA_CHECK(cudaEventSynchronize(staging.sent.get()));
-  auto* image = staging.memory.as<std::byte>();
-  if (image == nullptr) return;  // no jobs
+  std::byte* image = uploads_.next();
   const auto copy = [&](std::size_t at, const auto& rows) {
     if (!rows.empty()) std::memcpy(image + at, rows.data(), bytes_of(rows));
   };
   copy(0, jobs_);
   copy(matrices_at_, matrices_);
   copy(elements_at_, elements_);
-  RODE_CUDA_CHECK(
-      cudaMemcpyAsync(entries_.data(), image, entries_.bytes(), cudaMemcpyHostToDevice, stream));
-  RODE_CUDA_CHECK(cudaEventRecord(staging.sent.get(), stream));
-  turn_ = 1 - turn_;
+  uploads_.send(entries_, stream);
   changed_ = false;
 }
 

@@ -40,8 +40,7 @@ class JobTables {
   void refresh(const JobList& jobs);
   // The same for `active` alone, which the driver sets before every step.
   void refresh_active(const JobList& jobs);
-  // Uploads where something has changed, in the order of the stream. Waits only for the
-  // upload before the last one.
+  // Uploads where something has changed, in the order of the stream.
   void upload(cudaStream_t stream);
 
   // What the last step left: waits for the stream. Valid until the next call.
@@ -78,13 +77,7 @@ class JobTables {
   std::size_t matrices_at_ = 0, elements_at_ = 0;  // within entries_
   std::size_t results_at_ = 0, steps_at_ = 0;      // within reported_
 
-  // Two copies on the way: a table can be changed while the one before is still travelling.
-  struct Staging {
-    PinnedBuffer memory;
-    Event sent;
-  };
-  Staging staging_[2];
-  int turn_ = 0;
+  TableUploads uploads_;  // of entries_
   bool changed_ = true;
   PinnedBuffer read_back_;
 

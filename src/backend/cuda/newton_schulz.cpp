@@ -18,7 +18,7 @@ static_assert(sizeof(NsSums) == sizeof(PartialSums));
 
 struct DeviceList {
   DeviceBuffer items, lists;
-  int clusters = 0, count = 0;
+  int clusters = 0, count = 0, longest = 0;
 };
 
 struct DeviceChunk {
@@ -35,8 +35,7 @@ const char* name_of(const Launch& launch) {
   }
   switch (launch.projection) {
     case Projection::none: return "apply";
-    case Projection::measure: return "apply, measured";
-    default: return "apply, projected";
+    default: return "apply, measured";
   }
 }
 
@@ -46,8 +45,7 @@ ProductKind kind_of(const Launch& launch) {
   }
   switch (launch.projection) {
     case Projection::none: return ProductKind::apply;
-    case Projection::measure: return ProductKind::measured;
-    default: return ProductKind::projected;
+    default: return ProductKind::measured;
   }
 }
 
@@ -65,12 +63,13 @@ struct NewtonSchulz::Impl {
   std::vector<NsSlot> slots;
   std::vector<DeviceChunk> chunks;
   int matrices = 0;
-  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, verdicts;
+  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends;
 
   void build_tables(const Chunk& chunk, bool hopper_device);
   void build_slots(const Chunk& chunk);
-  void launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step, int iteration,
-              cudaStream_t stream) const;
+  ProductArgs arguments(const DeviceChunk& device, const Launch& step) const;
+  void launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
+              const ProductArgs& args, cudaStream_t stream) const;
 };
 
 void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
@@ -82,6 +81,10 @@ void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
     own.lists = upload_table(list.lists, nullptr);
     own.clusters = list.clusters();
     own.count = static_cast<int>(list.items.size());
+    for (int c = 0; c < own.clusters; ++c) {
+      const auto at = static_cast<std::size_t>(c);
+      own.longest = std::max(own.longest, list.lists[at + 1] - list.lists[at]);
+    }
   }
   device.members = upload_table(chunk.members, nullptr);
   std::vector<CUtensorMap> maps;
@@ -128,7 +131,12 @@ NewtonSchulz::NewtonSchulz(std::vector<NsMatrix> given, std::size_t workspace_li
   // Kernels of 9.0a run on 9.0 alone; other chips take the plain path.
   const bool hopper = major == 9 && hopper_kernels_built();
 
-  self.plan = plan_chunks(given, {workspace_limit, std::max(1, processors / 2), symmetric});
+  int clusters = processors / kClusterSize;
+  if (hopper) {
+    RODE_CUDA_CHECK(prepare_hopper_fp16(&clusters));
+    RODE_CUDA_CHECK(prepare_hopper_bf16(&clusters));
+  }
+  self.plan = plan_chunks(given, {workspace_limit, std::max(1, clusters), symmetric});
   self.matrices = static_cast<int>(given.size());
   std::size_t bytes = 0, partials = 0, most_steps = 0;
   std::vector<TileRange> tiles(given.size());
@@ -149,7 +157,6 @@ NewtonSchulz::NewtonSchulz(std::vector<NsMatrix> given, std::size_t workspace_li
   self.partials = DeviceBuffer(partials * sizeof(PartialSums));
   self.tiles = upload_table(tiles, nullptr);
   self.blends = DeviceBuffer(most_steps * given.size() * sizeof(Blend));
-  self.verdicts = DeviceBuffer(most_steps * given.size() * sizeof(Verdict));
   self.slots.resize(given.size());
   for (const Chunk& chunk : self.plan) {
     self.build_tables(chunk, hopper);
@@ -173,8 +180,7 @@ float* NewtonSchulz::start_scale() const { return impl_->start_scale.as<float>()
 
 const NsSums* NewtonSchulz::sums() const { return impl_->sums.as<NsSums>(); }
 
-void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
-                                int iteration, cudaStream_t stream) const {
+ProductArgs NewtonSchulz::Impl::arguments(const DeviceChunk& device, const Launch& step) const {
   const DeviceList& list = device.lists[static_cast<std::size_t>(step.list)];
   ProductArgs args;
   args.maps = device.maps.as<CUtensorMap>();
@@ -182,6 +188,8 @@ void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, c
   args.items = list.items.as<ProductItem>();
   args.lists = list.lists.as<int>();
   args.clusters = list.clusters;
+  args.count = list.count;
+  args.longest = list.longest;
   args.a = step.a;
   args.b = step.b;
   args.c = step.c;
@@ -190,19 +198,19 @@ void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, c
   args.projection = step.projection;
   args.partials = partials.as<PartialSums>();
   args.tiles = tiles.as<TileRange>();
-  args.verdicts = verdicts.as<Verdict>() + iteration * matrices;
-  const bool symmetric = step.kind == Launch::Kind::symmetric;
+  return args;
+}
+
+void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
+                                const ProductArgs& args, cudaStream_t stream) const {
+  const NsDType dtype = chunk.program.dtype;
   if (!device.hopper) {
-    const PlainArgs plain{args, list.count};
-    RODE_CUDA_CHECK(launch_plain(plain, chunk.program.dtype, symmetric, stream));
-    const bool project =
-        step.projection == Projection::every || step.projection == Projection::guarded;
-    if (project) RODE_CUDA_CHECK(launch_plain_projection(plain, chunk.program.dtype, stream));
-    return;
+    RODE_CUDA_CHECK(launch_plain(args, dtype, step.kind == Launch::Kind::symmetric, stream));
+  } else if (dtype == NsDType::fp16) {
+    RODE_CUDA_CHECK(launch_hopper_fp16(args, kind_of(step), stream));
+  } else {
+    RODE_CUDA_CHECK(launch_hopper_bf16(args, kind_of(step), stream));
   }
-  const ProductKind kind = kind_of(step);
-  RODE_CUDA_CHECK(chunk.program.dtype == NsDType::fp16 ? launch_hopper_fp16(args, kind, stream)
-                                                       : launch_hopper_bf16(args, kind, stream));
 }
 
 void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
@@ -215,13 +223,16 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   RODE_CUDA_CHECK(
       launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
                      chunk.program.coefficients, self.start_scale.as<float>(),
-                     self.blends.as<Blend>(), self.verdicts.as<Verdict>()},
+                     self.blends.as<Blend>()},
                     stream));
-  int iteration = 0;
   for (const Launch& step : chunk.launches) {
-    self.launch(chunk, device, step, iteration, stream);
+    const ProductArgs args = self.arguments(device, step);
+    self.launch(chunk, device, step, args, stream);
     if (after) after(name_of(step));
-    if (step.kind == Launch::Kind::apply) ++iteration;
+    if (step.projection == Projection::every || step.projection == Projection::guarded) {
+      RODE_CUDA_CHECK(launch_projection(args, chunk.program.dtype, stream));
+      if (after) after("projection");
+    }
   }
   if (chunk.program.sphere) {
     RODE_CUDA_CHECK(launch_sums({device.members.as<int>(), count, self.tiles.as<TileRange>(),
@@ -235,7 +246,7 @@ std::size_t NewtonSchulz::workspace_bytes() const {
   const Impl& self = *impl_;
   std::size_t bytes = 0;
   for (const DeviceBuffer* buffer : {&self.workspace, &self.start_scale, &self.sums, &self.partials,
-                                     &self.tiles, &self.blends, &self.verdicts}) {
+                                     &self.tiles, &self.blends}) {
     bytes += buffer->bytes();
   }
   for (const DeviceChunk& chunk : self.chunks) bytes += bytes_of(chunk);

@@ -23,10 +23,10 @@ namespace rode::cuda {
 // Elements past `cols` in a row are not read.
 struct NsSlot {
   void* start = nullptr;      // X_0, of norm 1 / (margin * start_scale); rounded to `dtype`
-  void* direction = nullptr;  // U = W / rho; null without `sphere`
+  void* direction = nullptr;  // U = W / rho; null without `sphere`; fp16 where `dtype` is bf16
   void* kernel = nullptr;     // the last iterate, before its last projection
   std::int64_t stride = 0;
-  NsDType dtype = NsDType::fp32;  // of all three
+  NsDType dtype = NsDType::fp32;  // of start and kernel
 };
 
 // After a run: t = <kernel, U>, xx = ||kernel||^2, of the numbers as stored.

@@ -42,7 +42,7 @@ void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool sy
       item.row_tile = row;
       item.col_tile = col;
       item.partial = partial;
-      partial += 2;
+      partial += kClusterSize;
       items.push_back(item);
     }
   }

@@ -28,14 +28,15 @@ struct NsMatrix {
 
 inline constexpr int kTileSide = 128;
 inline constexpr int kTileDepth = 64;  // of K, a load
+inline constexpr int kClusterSize = 2;  // tiles of an item
 
 // How an item's operands lie: along K each (X P, A A, X X^T of a wide X), along M and N
 // (X^T X of a tall X), or the left along K and the right along N (P X of a wide X, where
 // the launch's operands change places).
 enum class OperandOrder : int { k_k, m_n, k_n };
 
-// What a matrix's memory is used for. The Gram matrix of the standard form lies where the
-// next iterate will be written.
+// What a matrix's memory is used for. The Gram matrix lies where the next iterate will be
+// written.
 enum Role : int {
   kRoleX,
   kRoleY,
@@ -43,7 +44,6 @@ enum Role : int {
   kRoleXGram,
   kRoleYGram,
   kRoleP,
-  kRoleG,
   kRoleT,
   kRoleQ,
   kRoleR,
@@ -55,10 +55,10 @@ struct alignas(16) ProductItem {
   int group = 0;     // of equal shapes
   int batch = 0;     // within the group
   int matrix = 0;    // over all
-  int row_tile = 0;  // of the upper tile
+  int row_tile = 0;  // of the first tile
   int col_tile = 0;
   int depth = 0;    // loads along K
-  int partial = 0;  // index of the upper tile's sums; the lower one's follow
+  int partial = 0;  // index of the first tile's sums; the other's follow
   OperandOrder order = OperandOrder::k_k;
   int mirror = 0;  // tiles below the diagonal are left out, those above it written twice
   int unused[3] = {0, 0, 0};
@@ -134,7 +134,7 @@ struct Chunk {
 };
 
 struct PlanOptions {
-  std::size_t workspace_limit = 0;  // one matrix always gets a chunk
+  std::size_t workspace_limit = 0;  // a program that fits into 5/4 of it is one chunk
   int clusters = 66;
   bool symmetric = true;  // false: full products
 };

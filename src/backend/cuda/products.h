@@ -3,8 +3,7 @@
 //
 // Two kinds of product make up Newton-Schulz. A symmetric one (X^T X, A A, commuting
 // factors) computes the tiles on and above the diagonal and writes each twice. An applying
-// one (X P) can take inner products with U as it goes, and project finished matrices while
-// others are multiplied. A work item is two tiles of 128 x 128 that lie below each
+// one (X P) can take inner products with U as it goes. A work item is two tiles of 128 x 128 that lie below each
 // other and share their right operand: one cluster of two CTAs.
 #pragma once
 
@@ -22,13 +21,6 @@ inline constexpr int kBoxSide = 64;  // of the copy engine's boxes: 128 bytes a 
 
 struct PartialSums {
   double t, xx;
-};
-
-// What the tiles of a matrix wait for before they are projected; zero before a launch.
-struct Verdict {
-  float t, factor;
-  unsigned finished;  // tiles
-  unsigned ready;     // 1: t and factor are there
 };
 
 // D = alpha A B + beta C + gamma I.
@@ -49,6 +41,7 @@ struct ProductArgs {
   const ProductItem* items = nullptr;
   const int* lists = nullptr;  // cluster c has items lists[c] .. lists[c + 1]
   int clusters = 0;
+  int count = 0, longest = 0;  // items in all, and of the longest list
   Role a = kRoleX, b = kRoleX, c = kRoleP, d = kRoleY;
   // Symmetric products; null: D = A B.
   const Blend* blends = nullptr;  // [matrix]
@@ -56,31 +49,29 @@ struct ProductArgs {
   Projection projection = Projection::none;
   PartialSums* partials = nullptr;
   const TileRange* tiles = nullptr;  // [matrix]
-  Verdict* verdicts = nullptr;       // [matrix]
 };
 
 // Compute capability 9.0 (products_hopper.cuh).
-enum class ProductKind { plain, polynomial, apply, measured, projected };
+enum class ProductKind { plain, polynomial, apply, measured };
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 
-// Any device and element type (products_plain.cu).
-struct PlainArgs {
-  ProductArgs common;
-  int items = 0;
-};
-cudaError_t launch_plain(const PlainArgs& args, NsDType dtype, bool symmetric, cudaStream_t stream);
-// D <- factor (D - t U), after an applying product with a projection.
-cudaError_t launch_plain_projection(const PlainArgs& args, NsDType dtype, cudaStream_t stream);
+// Once a device, before the first launch: the clusters that fit at once.
+cudaError_t prepare_hopper_bf16(int* clusters);
+cudaError_t prepare_hopper_fp16(int* clusters);
 
-// Before a run: every iteration's blends from the start's scale, verdicts to 0.
+// Any device and element type (products_plain.cu).
+cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric, cudaStream_t stream);
+// D <- factor (D - t U), after an applying product that was measured (products_project.cu).
+cudaError_t launch_projection(const ProductArgs& args, NsDType dtype, cudaStream_t stream);
+
+// Before a run: every iteration's blends from the start's scale.
 struct BlendArgs {
   const int* members = nullptr;  // matrices of the chunk
   int count = 0, steps = 0, matrices = 0;
   Coefficients coefficients = Coefficients::jordan;
   const float* start_scale = nullptr;  // [matrix]
   Blend* blends = nullptr;             // [step][matrix]
-  Verdict* verdicts = nullptr;         // [step][matrix]
 };
 cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream);
 

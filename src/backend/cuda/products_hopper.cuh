@@ -2,33 +2,26 @@
 // The product kernel for compute capability 9.0a: persistent, three warpgroups a CTA.
 //
 // One warpgroup copies operands into a ring of shared memory; the other two take items in
-// turn (ping-pong), so that one multiplies while the other finishes its tile. Two CTAs of a
-// cluster multiply two tiles of one column: each loads its left operand and half of the
-// right one, which the copy engine delivers to both. 128 x 128 tiles: 128 accumulators a
-// thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
+// turn (ping-pong), so that one multiplies while the other finishes its tile. 128 x 128 tiles:
+// 128 accumulators a thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
 //
-// Reprojection costs no pass of its own: a tile of X P is written with its share of <X, U>;
-// when the last tile of its matrix is there, warps that have nothing to multiply fetch the
-// tile again (from L2), subtract t U and write it back, while the tensor cores go on.
+// The inner product with U that a reprojection needs is taken in the epilogue, from the tile
+// as rounded: U's tile has been on its way while the product was made.
 #pragma once
 
 #include "backend/cuda/device/finish.cuh"
 #include "backend/cuda/device/hopper.cuh"
-#include "backend/cuda/device/project.cuh"
 #include "backend/cuda/device/ring.cuh"
 #include "backend/cuda/products.h"
 
 namespace rode::cuda::hopper {
 
 template <class Element, ProductKind kKind>
-__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+__global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ ProductArgs args) {
   constexpr bool kSymmetric = kKind == ProductKind::plain || kKind == ProductKind::polynomial;
-  constexpr bool kProject = kKind == ProductKind::projected;
-  constexpr bool kMeasure = kKind == ProductKind::measured || kProject;
+  constexpr bool kMeasure = kKind == ProductKind::measured;
   constexpr bool kStaged = kKind == ProductKind::polynomial || kMeasure;
-  // Of 65536 registers; 168 a thread at the start. Projecting warps need room for loads.
-  constexpr int kCopying = kProject ? 88 : 40, kMultiplying = kProject ? 208 : 232;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
@@ -40,7 +33,6 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
       barrier_init(shared_address(&shared.empty[stage]), 2 * 4);  // the warps of a group, 2 CTAs
     }
     for (auto& barrier : shared.loaded) barrier_init(shared_address(&barrier), 1);
-    shared.tickets = 0;
     barrier_init_fence();
   }
   __syncthreads();
@@ -48,17 +40,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   allow_next_launch();
   wait_for_previous_launch();
 
-  const int cluster = static_cast<int>(blockIdx.x) / 2;
+  const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
   if (group == 0) {
-    give_registers<kCopying>();
-    if (warp == 0) {
-      if (elected()) copy_operands(args, shared, first, last, rank);
-    } else if constexpr (kProject) {
-      project_tiles<Element>(args, shared, first, last, rank, lane);
-    }
+    give_registers<40>();  // of 65536: 168 a thread at the start
+    if (warp == 0 && elected()) copy_operands(args, shared, first, last, rank);
   } else {
-    take_registers<kMultiplying>();
+    take_registers<232>();
     Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
               shared_address(&shared.loaded[group - 1])};
     const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
@@ -67,16 +55,18 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     int i = first + me.group;
     ProductItem next = args.items[min(i, last - 1)];
     while (i < last) {
-      const ProductItem item = next;
+      ProductItem item = next;
+      item.row_tile += rank;
+      item.partial += rank;
       // On their way while this item is multiplied: the other group's depth, the own next item.
       const int skipped = i + 1 < last ? args.items[i + 1].depth : 0;
       next = args.items[min(i + 2, last - 1)];
       const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
-      const int row_tile = item.row_tile + rank, depth = uniform(item.depth);
+      const int depth = uniform(item.depth);
       if constexpr (kStaged) {
         if (me.leads()) {
           const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? args.c : kRoleU);
-          me.load_tile(map, row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+          me.load_tile(map, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
         }
       }
       if (i > first) turn_wait(own_turn);
@@ -87,15 +77,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
         multiply<Element, kSymmetric, true>(d, shared, at, depth, turn);
       }
       if constexpr (kSymmetric) {
-        finish_symmetric<Element, kStaged>(args, item, me, d, row_tile);
+        finish_symmetric<Element, kStaged>(args, item, me, d);
       } else {
-        finish_apply<Element, kMeasure, kProject>(args, item, me, shared, d, row_tile, rank);
+        finish_apply<Element, kMeasure>(args, item, me, shared, d);
       }
       at.advance(uniform(skipped));
       i += 2;
     }
     if (me.leads()) stores_wait();
-    if constexpr (kProject) project_tiles<Element>(args, shared, first, last, rank, lane);
   }
   // No CTA may leave while its neighbour can still write into it.
   __syncwarp();
@@ -111,7 +100,7 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(2 * args.clusters));
+  config.gridDim = dim3(static_cast<unsigned>(kClusterSize * args.clusters));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
@@ -120,16 +109,39 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
 }
 
+template <class Element, ProductKind kKind>
+cudaError_t allow_shared() {
+  return cudaFuncSetAttribute(product_kernel<Element, kKind>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+}
+
+// Once a device: lets the kernels have their shared memory, and says how many clusters fit.
+template <class Element>
+cudaError_t prepare(int* clusters) {
+  for (const cudaError_t error :
+       {allow_shared<Element, ProductKind::plain>(),
+        allow_shared<Element, ProductKind::polynomial>(),
+        allow_shared<Element, ProductKind::apply>(),
+        allow_shared<Element, ProductKind::measured>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kClusterSize);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  return cudaOccupancyMaxActiveClusters(
+      clusters, product_kernel<Element, ProductKind::measured>, &config);
+}
+
 template <class Element>
 cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t stream) {
   switch (kind) {
     case ProductKind::plain: return launch<Element, ProductKind::plain>(args, stream);
     case ProductKind::polynomial: return launch<Element, ProductKind::polynomial>(args, stream);
     case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
-    case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
-    case ProductKind::projected: break;
+    case ProductKind::measured: break;
   }
-  return launch<Element, ProductKind::projected>(args, stream);
+  return launch<Element, ProductKind::measured>(args, stream);
 }
 
 }  // namespace rode::cuda::hopper

@@ -7,8 +7,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "backend/cuda/products.h"
-#include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -40,6 +41,10 @@ struct View {
   }
 };
 
+// U is kept in fp16 beside either half-precision type.
+template <class T>
+using DirectionOf = std::conditional_t<std::is_same_v<T, float>, float, __half>;
+
 // Adds up 256 threads' values in one order; the result is valid in thread 0.
 __device__ inline double block_sum(double value, double* scratch) {
   for (int offset = 16; offset > 0; offset >>= 1) {
@@ -54,18 +59,18 @@ __device__ inline double block_sum(double value, double* scratch) {
 }
 
 template <class T, bool kSymmetric>
-__global__ void __launch_bounds__(kThreads) product_kernel(const PlainArgs args) {
+__global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs args) {
   __shared__ float left[kDepth][kTileSide + 4], right[kDepth][kTileSide + 4];
   __shared__ double scratch[kThreads / 32];
-  const ProductArgs& common = args.common;
-  const ProductItem item = common.items[blockIdx.x / 2];
-  const int row_tile = item.row_tile + static_cast<int>(blockIdx.x % 2);
-  if (item.mirror && row_tile > item.col_tile) return;
-  const PlainOperand* own = args.common.operands + item.group * kRoles;
+  const ProductItem item = args.items[blockIdx.x / kClusterSize];
+  const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
+  const int row_tile = item.row_tile + rank, col_tile = item.col_tile;
+  if (item.mirror && row_tile > col_tile) return;
+  const PlainOperand* own = args.operands + item.group * kRoles;
   const bool swap = item.order == OperandOrder::k_n;
-  const View<T> a(own[swap ? common.b : common.a], item.batch),
-      b(own[swap ? common.a : common.b], item.batch), d(own[common.d], item.batch);
-  const int row = row_tile * kTileSide, col = item.col_tile * kTileSide;
+  const View<T> a(own[swap ? args.b : args.a], item.batch),
+      b(own[swap ? args.a : args.b], item.batch), d(own[args.d], item.batch);
+  const int row = row_tile * kTileSide, col = col_tile * kTileSide;
   const int thread_row = static_cast<int>(threadIdx.x) / 16 * kSide,
             thread_col = static_cast<int>(threadIdx.x) % 16 * kSide;
 
@@ -104,27 +109,27 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const PlainArgs args)
   }
 
   Blend blend{1, 0, 0, 0};
-  const bool blended = kSymmetric && common.blends != nullptr;
-  if (blended) blend = common.blends[item.matrix];
-  const bool measure = !kSymmetric && common.projection != Projection::none;
+  const bool blended = kSymmetric && args.blends != nullptr;
+  if (blended) blend = args.blends[item.matrix];
+  const bool measure = !kSymmetric && args.projection != Projection::none;
   double t = 0, xx = 0;
 #pragma unroll
   for (int i = 0; i < kSide; ++i) {
 #pragma unroll
     for (int j = 0; j < kSide; ++j) {
       const int r = row + thread_row + i, c = col + thread_col + j;
-      if (r >= d.rows || c >= d.cols) continue;
+      if (r >= d.rows || c >= d.cols || (item.mirror && r > c)) continue;
       float value = sum[i][j];
       if (blended) {
-        const View<T> other(own[common.c], item.batch);
+        const View<T> other(own[args.c], item.batch);
         value = blend.alpha * value + blend.beta * other.read(r, c) + (r == c ? blend.gamma : 0);
       }
       T rounded;
       narrow(value, rounded);
       d.at(r, c) = rounded;
-      if (item.mirror && row_tile != item.col_tile) d.at(c, r) = rounded;
+      if (item.mirror && r != c) d.at(c, r) = rounded;
       if (measure) {
-        const View<T> u(own[kRoleU], item.batch);
+        const View<DirectionOf<T>> u(own[kRoleU], item.batch);
         const double x = widen(rounded);
         t += x * static_cast<double>(u.read(r, c));
         xx += x * x;
@@ -135,39 +140,13 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const PlainArgs args)
   t = block_sum(t, scratch);
   xx = block_sum(xx, scratch);
   if (threadIdx.x == 0) {
-    common.partials[item.partial + static_cast<int>(blockIdx.x % 2)] = {t, xx};
-  }
-}
-
-// One block a tile; the sums of the matrix are added again by each, in one order.
-template <class T>
-__global__ void __launch_bounds__(kThreads) projection_kernel(const PlainArgs args) {
-  __shared__ double scratch[kThreads / 32];
-  const ProductItem item = args.common.items[blockIdx.x / 2];
-  const TileRange range = args.common.tiles[item.matrix];
-  double t = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kThreads) {
-    t += args.common.partials[range.first + i].t;
-  }
-  t = block_sum(t, scratch);
-  const float factor = args.common.projection == Projection::guarded
-                           ? static_cast<float>(rules::guard_factor(t))
-                           : 1.0F;
-  const PlainOperand* own = args.common.operands + item.group * kRoles;
-  const View<T> d(own[args.common.d], item.batch), u(own[kRoleU], item.batch);
-  const int row = (item.row_tile + static_cast<int>(blockIdx.x % 2)) * kTileSide,
-            col = item.col_tile * kTileSide;
-  for (int i = static_cast<int>(threadIdx.x); i < kTileSide * kTileSide; i += kThreads) {
-    const int r = row + i / kTileSide, c = col + i % kTileSide;
-    if (r >= d.rows || c >= d.cols) continue;
-    narrow(rules::ns_project(widen(d.at(r, c)), u.read(r, c), static_cast<float>(t), factor),
-           d.at(r, c));
+    args.partials[item.partial + rank] = {t, xx};
   }
 }
 
 template <class T>
-void launch_typed(const PlainArgs& args, bool symmetric, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(2 * args.items);
+void launch_typed(const ProductArgs& args, bool symmetric, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(kClusterSize * args.count);
   if (symmetric) {
     product_kernel<T, true><<<blocks, kThreads, 0, stream>>>(args);
   } else {
@@ -177,24 +156,12 @@ void launch_typed(const PlainArgs& args, bool symmetric, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_plain(const PlainArgs& args, NsDType dtype, bool symmetric,
+cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric,
                          cudaStream_t stream) {
   switch (dtype) {
     case NsDType::fp16: launch_typed<__half>(args, symmetric, stream); break;
     case NsDType::bf16: launch_typed<__nv_bfloat16>(args, symmetric, stream); break;
     default: launch_typed<float>(args, symmetric, stream); break;
-  }
-  return cudaGetLastError();
-}
-
-cudaError_t launch_plain_projection(const PlainArgs& args, NsDType dtype, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(2 * args.items);
-  switch (dtype) {
-    case NsDType::fp16: projection_kernel<__half><<<blocks, kThreads, 0, stream>>>(args); break;
-    case NsDType::bf16:
-      projection_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(args);
-      break;
-    default: projection_kernel<float><<<blocks, kThreads, 0, stream>>>(args); break;
   }
   return cudaGetLastError();
 }

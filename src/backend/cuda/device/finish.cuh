@@ -3,30 +3,11 @@
 #pragma once
 
 #include "backend/cuda/device/hopper.cuh"
+#include "backend/cuda/device/pairs.cuh"
 #include "backend/cuda/device/ring.cuh"
 #include "backend/cuda/products.h"
-#include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda::hopper {
-
-// Volatile, so that a tile is rounded group by group (kInFlight) and not all at once: the
-// compiler would otherwise run out of registers beside the sums.
-__device__ inline std::uint32_t pack(float low, float high, __nv_bfloat16) {
-  std::uint32_t pair;
-  asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ inline std::uint32_t pack(float low, float high, __half) {
-  std::uint32_t pair;
-  asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-__device__ inline float2 unpack(std::uint32_t pair, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-}
-__device__ inline float2 unpack(std::uint32_t pair, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
 
 __device__ inline std::uint32_t read_shared(std::uint32_t address) {
   std::uint32_t value;
@@ -79,6 +60,22 @@ struct Worker {
     for (int j = 0; j < kInFlight; ++j) to[j] = read_shared(place(own, half, from + j));
   }
 
+  // The tile's mirror image. Lane l gives the place of row l % 8 of block l / 8: blocks (upper,
+  // lower) x (left, right).
+  __device__ void write_transposed(const std::uint32_t (&packed)[2][32]) const {
+    const int block = lane / 8, inner = lane % 8;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int pair = 0; pair < 8; ++pair) {
+        const int r = (pair * 2 + block / 2) * 8 + inner;
+        const int c = half * 64 + warp * 16 + (block % 2) * 8;
+        store_transposed(tile + tile_byte(r, c), packed[half][4 * pair], packed[half][4 * pair + 1],
+                         packed[half][4 * pair + 2], packed[half][4 * pair + 3]);
+      }
+    }
+  }
+
   // Four boxes of a 128 x 128 tile; earlier stores must have been read. By the leader.
   __device__ void load_tile(const CUtensorMap* map, int row, int column, int batch) const {
     stores_wait_read();
@@ -108,12 +105,34 @@ struct Worker {
   }
 };
 
+// A tile on the diagonal and its mirror image, averaged. A product of factors that commute
+// but for rounding is symmetric but for rounding; left so, the Gram form takes the difference
+// for negative eigenvalues and blows it up.
+template <class Element>
+__device__ inline void average(const Worker& me, std::uint32_t own,
+                               std::uint32_t (&packed)[2][32]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int from = 0; from < 32; from += kInFlight) {
+      std::uint32_t mirrored[kInFlight];
+      me.read(own, half, from, mirrored);
+#pragma unroll
+      for (int j = 0; j < kInFlight; ++j) {
+        const float2 a = unpack(packed[half][from + j], Element()),
+                     b = unpack(mirrored[j], Element());
+        packed[half][from + j] = pack(0.5F * (a.x + b.x), 0.5F * (a.y + b.y), Element());
+      }
+    }
+  }
+}
+
 // D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it.
 template <class Element, bool kBlend>
-__device__ inline void finish_symmetric(const ProductArgs& args, const ProductItem& item,
-                                        Worker& me, float (&d)[2][64], int row_tile) {
+__device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const ProductItem& item,
+                                        Worker& me, float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
-  const int row = row_tile * kTileSide, column = item.col_tile * kTileSide;
+  const int row = item.row_tile * kTileSide, column = item.col_tile * kTileSide;
   const std::uint32_t own = me.own_place();
   if constexpr (kBlend) {
     me.wait_loaded();
@@ -122,12 +141,12 @@ __device__ inline void finish_symmetric(const ProductArgs& args, const ProductIt
   } else {
     me.wait_free();
   }
-  if (item.mirror && row_tile > item.col_tile) return;
+  if (item.mirror && item.row_tile > item.col_tile) return;
   const Blend blend = kBlend ? args.blends[item.matrix] : Blend{1, 0, 0, 0};
   std::uint32_t packed[2][32];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool diagonal = kBlend && row_tile == item.col_tile;
+    const bool diagonal = kBlend && item.row_tile == item.col_tile;
 #pragma unroll
     for (int from = 0; from < 32; from += kInFlight) {
       std::uint32_t other[kInFlight];
@@ -143,57 +162,39 @@ __device__ inline void finish_symmetric(const ProductArgs& args, const ProductIt
           high = blend.alpha * high + blend.beta * c.y + (off == 1 ? blend.gamma : 0.0F);
         }
         packed[half][i] = pack(low, high, Element());
-        write_shared(me.place(own, half, i), packed[half][i]);
       }
       asm volatile("" ::: "memory");
     }
   }
-  fence_for_copies();
-  me.sync();
-  if (me.leads()) me.store_tile(map, row, column, item.batch);
-  if (!item.mirror || row_tile == item.col_tile) return;
-
-  me.wait_free();
-  // Lane l gives the place of row l % 8 of block l / 8: blocks (upper, lower) x (left, right).
-  const int block = me.lane / 8, inner = me.lane % 8;
+  if constexpr (!kBlend) {
+    if (item.mirror && item.row_tile == item.col_tile) {
+      me.write_transposed(packed);
+      me.sync();
+      average<Element>(me, own, packed);
+      me.sync();
+    }
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-      const int r = (pair * 2 + block / 2) * 8 + inner;
-      const int c = half * 64 + me.warp * 16 + (block % 2) * 8;
-      store_transposed(me.tile + tile_byte(r, c), packed[half][4 * pair],
-                       packed[half][4 * pair + 1], packed[half][4 * pair + 2],
-                       packed[half][4 * pair + 3]);
-    }
+    for (int i = 0; i < 32; ++i) write_shared(me.place(own, half, i), packed[half][i]);
   }
+  fence_for_copies();
+  me.sync();
+  if (me.leads()) me.store_tile(map, row, column, item.batch);
+  if (!item.mirror || item.row_tile == item.col_tile) return;
+
+  me.wait_free();
+  me.write_transposed(packed);
   fence_for_copies();
   me.sync();
   if (me.leads()) me.store_tile(map, column, row, item.batch);
 }
 
-// t of a matrix, by the warp whose tile was its last: all tiles' sums, always in one order.
-__device__ inline void decide(const ProductArgs& args, int matrix, int lane) {
-  __threadfence();
-  const TileRange range = args.tiles[matrix];
-  double t = 0;
-  for (int i = lane; i < range.count; i += 32) t += __ldcg(&args.partials[range.first + i].t);
-  for (int offset = 16; offset > 0; offset >>= 1) t += __shfl_down_sync(0xffffffffU, t, offset);
-  if (lane == 0) {
-    Verdict& verdict = args.verdicts[matrix];
-    verdict.t = static_cast<float>(t);
-    verdict.factor =
-        args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(t)) : 1.0F;
-    __threadfence();
-    count_up(&verdict.ready);
-  }
-}
-
-// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers;
-// kProject: the last tile of a matrix decides what its projection subtracts.
-template <class Element, bool kMeasure, bool kProject>
-__device__ inline void finish_apply(const ProductArgs& args, const ProductItem& item, Worker& me,
-                                    Shared& shared, float (&d)[2][64], int row_tile, int rank) {
+// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers.
+template <class Element, bool kMeasure>
+__device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item, Worker& me,
+                                    Shared& shared, float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
   const std::uint32_t own = me.own_place();
   if constexpr (kMeasure) {
@@ -213,7 +214,7 @@ __device__ inline void finish_apply(const ProductArgs& args, const ProductItem& 
         const int i = from + j;
         const std::uint32_t packed = pack(d[half][2 * i], d[half][2 * i + 1], Element());
         if constexpr (kMeasure) {
-          const float2 u = unpack(direction[j], Element()), x = unpack(packed, Element());
+          const float2 u = unpack(direction[j], __half()), x = unpack(packed, Element());
           t += x.x * u.x + x.y * u.y;
           xx += x.x * x.x + x.y * x.y;
         }
@@ -235,23 +236,13 @@ __device__ inline void finish_apply(const ProductArgs& args, const ProductItem& 
   }
   fence_for_copies();
   me.sync();
-  if (me.warp != 0) return;
-  bool last = false;
-  if (elected()) {
-    me.store_tile(map, row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+  if (me.leads()) {
+    me.store_tile(map, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
     if constexpr (kMeasure) {
       const double(&s)[4][2] = shared.sums[me.group];
-      args.partials[item.partial + rank] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
-                                            s[0][1] + s[1][1] + s[2][1] + s[3][1]};
-      if constexpr (kProject) {
-        stores_wait();
-        last = count_up(&args.verdicts[item.matrix].finished) + 1 ==
-               static_cast<unsigned>(args.tiles[item.matrix].count);
-      }
+      args.partials[item.partial] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
+                                     s[0][1] + s[1][1] + s[2][1] + s[3][1]};
     }
-  }
-  if constexpr (kProject) {
-    if (__any_sync(0xffffffffU, last)) decide(args, item.matrix, me.lane);
   }
 }
 

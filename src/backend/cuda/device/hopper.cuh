@@ -160,23 +160,6 @@ __device__ inline void fence_for_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- Sums across CTAs -----------------------------------------------------------------------
-// Returns the count before.
-__device__ inline unsigned count_up(unsigned* counter) {
-  unsigned before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-               : "=r"(before)
-               : "l"(counter)
-               : "memory");
-  return before;
-}
-// Orders nothing: a fence must follow before what was counted is read.
-__device__ inline unsigned peek_count(const unsigned* counter) {
-  unsigned value;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
-  return value;
-}
-
 // ---- Warpgroup products -----------------------------------------------------------------------
 // A descriptor of an operand in shared memory, 128-byte swizzle. Rows along K: groups of 8
 // rows lie 1024 bytes apart. Rows along M or N: 8 steps of K lie 1024 bytes apart, 64

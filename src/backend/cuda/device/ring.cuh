@@ -20,7 +20,6 @@ struct Shared {
   alignas(1024) unsigned char tile[2][kTileBytes];  // one a multiplying warpgroup
   std::uint64_t full[kStages], empty[kStages], loaded[2];
   double sums[2][4][2];
-  unsigned tickets;  // quarters of tiles taken for projection
 };
 inline constexpr std::size_t kSharedBytes = sizeof(Shared) + 1024;  // to align by hand
 
@@ -36,12 +35,15 @@ struct Cursor {
 };
 
 // ---- The copying warpgroup --------------------------------------------------------------------
+// The two CTAs of a cluster multiply two tiles of one column: each loads its left operand and
+// half of the right one, which the copy engine delivers to both.
 __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
                                      int rank) {
   const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
                       empty = shared_address(shared.empty);
+  constexpr std::uint16_t kBoth = 3;
   Cursor at;
-  ProductItem next = args.items[first < last ? first : 0];
+  ProductItem next = args.items[first];
   for (int i = first; i < last; ++i) {
     const ProductItem item = next;
     next = args.items[i + 1 < last ? i + 1 : i];  // on its way while this one is copied
@@ -49,8 +51,8 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
     const bool swap = item.order == OperandOrder::k_n;
     const CUtensorMap* left = maps + (swap ? args.b : args.a);
     const CUtensorMap* right = maps + (swap ? args.a : args.b);
-    const int row = (item.row_tile + rank) * kTileSide;
-    const int column = item.col_tile * kTileSide + rank * kBoxSide;
+    const int left_side = (item.row_tile + rank) * kTileSide;
+    const int right_side = item.col_tile * kTileSide + rank * kBoxSide;
     for (int k = 0; k < item.depth; ++k) {
       const int depth = k * kTileDepth;
       const std::uint32_t barrier = full + at.stage * 8;
@@ -59,16 +61,16 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
       barrier_wait(empty + at.stage * 8, at.parity ^ 1);
       barrier_expect(barrier, kStageBytes);
       if (item.order == OperandOrder::m_n) {
-        load_box(to_left, left, barrier, row, depth, item.batch);
-        load_box(to_left + kBoxBytes, left, barrier, row + kBoxSide, depth, item.batch);
+        load_box(to_left, left, barrier, left_side, depth, item.batch);
+        load_box(to_left + kBoxBytes, left, barrier, left_side + kBoxSide, depth, item.batch);
       } else {
-        load_box(to_left, left, barrier, depth, row, item.batch);
-        load_box(to_left + kBoxBytes, left, barrier, depth, row + kBoxSide, item.batch);
+        load_box(to_left, left, barrier, depth, left_side, item.batch);
+        load_box(to_left + kBoxBytes, left, barrier, depth, left_side + kBoxSide, item.batch);
       }
       if (item.order == OperandOrder::k_k) {
-        load_box_multicast(to_right, right, barrier, depth, column, item.batch, 3);
+        load_box_multicast(to_right, right, barrier, depth, right_side, item.batch, kBoth);
       } else {
-        load_box_multicast(to_right, right, barrier, column, depth, item.batch, 3);
+        load_box_multicast(to_right, right, barrier, right_side, depth, item.batch, kBoth);
       }
       at.advance(1);
     }
@@ -90,6 +92,7 @@ __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, i
   const bool speaker = threadIdx.x % 32 == 0;
   const auto release = [&](int stage) {
     if (speaker) {
+      // Both CTAs copy into this stage.
       barrier_arrive_at(empty + stage * 8, 0);
       barrier_arrive_at(empty + stage * 8, 1);
     }

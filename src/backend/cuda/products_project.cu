@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reprojection of an iterate: D <- factor (D - t U), t = <D, U> of its matrix.
+//
+// 6 bytes an element in half precision (D and U read, D written), 12 in fp32. One block a tile
+// of 128 x 128, 16 bytes a thread and load, a quarter of the tile in flight. Every block adds
+// up its matrix's partial sums again, always in one order: that costs less than a launch that
+// would do it once. Blocks go from the tiles that were written last to the first: the last
+// ones are still in L2.
+#include "backend/cuda/products.h"
+#include "rules/newton_schulz_rule.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+namespace rode::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+using DirectionOf = std::conditional_t<std::is_same_v<T, float>, float, __half>;
+
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float widen(__half x) { return __half2float(x); }
+__device__ inline void narrow(float x, float& out) { out = x; }
+__device__ inline void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
+__device__ inline void narrow(float x, __half& out) { out = __float2half_rn(x); }
+
+template <class T>
+struct alignas(16) Vector {
+  static constexpr int kWidth = 16 / sizeof(T);
+  T element[kWidth];
+};
+
+// Items that a cluster multiplied last come first.
+__device__ inline int item_of(const ProductArgs& args, int block) {
+  const int cluster = block % args.clusters, from_end = block / args.clusters;
+  const int index = args.lists[cluster + 1] - 1 - from_end;
+  return index >= args.lists[cluster] ? index : -1;
+}
+
+// The matrix's t, in every thread.
+__device__ inline double sum_of(const ProductArgs& args, int matrix, double* scratch) {
+  const TileRange range = args.tiles[matrix];
+  double t = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kThreads) {
+    t += args.partials[range.first + i].t;
+  }
+  for (int offset = 16; offset > 0; offset >>= 1) t += __shfl_down_sync(0xffffffffU, t, offset);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = t;
+  __syncthreads();
+  double sum = 0;
+  for (int warp = 0; warp < kThreads / 32; ++warp) sum += scratch[warp];
+  return sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs args) {
+  using Direction = DirectionOf<T>;
+  constexpr int kWidth = Vector<T>::kWidth, kAcross = kTileSide / kWidth;  // threads a row
+  constexpr int kRowsApart = kThreads / kAcross, kPasses = 4;
+  __shared__ double scratch[kThreads / 32];
+  const int index = item_of(args, static_cast<int>(blockIdx.x) / kClusterSize);
+  if (index < 0) return;
+  const ProductItem item = args.items[index];
+  const double sum = sum_of(args, item.matrix, scratch);
+  const auto t = static_cast<float>(sum);
+  const float factor = args.projection == Projection::guarded
+                           ? static_cast<float>(rules::guard_factor(sum))
+                           : 1.0F;
+  const PlainOperand* own = args.operands + item.group * kRoles;
+  const PlainOperand to = own[args.d];
+  const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
+  const int row = (item.row_tile + rank) * kTileSide + static_cast<int>(threadIdx.x) / kAcross;
+  const int column = item.col_tile * kTileSide + static_cast<int>(threadIdx.x) % kAcross * kWidth;
+  if (column >= to.cols) return;
+  const long long offset = item.batch * to.batch_stride + row * to.stride + column;
+  T* d = static_cast<T*>(to.data) + offset;
+  const Direction* u = static_cast<const Direction*>(own[kRoleU].data) + offset;
+#pragma unroll 2
+  for (int done = 0; done < kTileSide; done += kPasses * kRowsApart) {
+    Vector<T> x[kPasses];
+    Vector<Direction> w[kPasses];
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int down = done + i * kRowsApart;
+      if (row + down >= to.rows) continue;
+      x[i] = *reinterpret_cast<const Vector<T>*>(d + down * to.stride);
+      w[i] = *reinterpret_cast<const Vector<Direction>*>(u + down * to.stride);
+    }
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int down = done + i * kRowsApart;
+      if (row + down >= to.rows) continue;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) {
+        narrow(rules::ns_project(widen(x[i].element[k]), widen(w[i].element[k]), t, factor),
+               x[i].element[k]);
+      }
+      *reinterpret_cast<Vector<T>*>(d + down * to.stride) = x[i];
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_projection(const ProductArgs& args, NsDType dtype, cudaStream_t stream) {
+  // As many rows of blocks as the longest list has items.
+  const auto blocks = static_cast<unsigned>(args.clusters * args.longest * kClusterSize);
+  switch (dtype) {
+    case NsDType::fp16: projection_kernel<__half><<<blocks, kThreads, 0, stream>>>(args); break;
+    case NsDType::bf16:
+      projection_kernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(args);
+      break;
+    default: projection_kernel<float><<<blocks, kThreads, 0, stream>>>(args); break;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace rode::cuda
