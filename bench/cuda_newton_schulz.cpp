@@ -129,7 +129,8 @@ Outcome solve(std::vector<NsMatrix> matrices, const std::vector<std::vector<floa
       const auto at = static_cast<std::size_t>(i);
       const NsMatrix& m = matrices[at];
       put(ns.slot(i).start, ns.slot(i), m.rows, m.cols, starts[at].data());
-      if (m.sphere) put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, directions[at].data());
+      if (m.sphere)
+        put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, directions[at].data());
     }
     ns.run(chunk, nullptr);
     RODE_CUDA_CHECK(cudaDeviceSynchronize());
@@ -286,7 +287,8 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
       auto& values = made[{m.rows, m.cols}];
       if (values.empty()) values = unit_matrix(m.rows, m.cols);
       put(ns.slot(i).start, ns.slot(i), m.rows, m.cols, values.data());
-      if (sphere) put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, values.data());
+      if (sphere)
+        put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, values.data());
     }
   };
   cudaStream_t stream = nullptr;

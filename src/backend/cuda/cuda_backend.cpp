@@ -3,6 +3,7 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -70,7 +71,7 @@ std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) {
 
 void CudaBackend::store_norm(const Weights& weight, const Geometry& geometry, float* out) {
   const DeviceGuard guard(device_);
-  check_memory(weight.data, "weights of a parameter");
+  check_memory(weight.data, "weights", std::nullopt);
   launch_norm(norm_args(view_of(weight), geometry, norm_, out), stream_);
 }
 
@@ -84,8 +85,11 @@ double CudaBackend::squared_norm(const Weights& weight, const Geometry& geometry
 }
 
 // A kernel that is given host memory takes the whole process's CUDA down with it.
-void CudaBackend::check_memory(const void* data, std::string_view what) const {
-  if (data == nullptr) return;
+void CudaBackend::check_memory(const void* data, std::string_view kind,
+                               std::optional<std::size_t> parameter) {
+  if (data == nullptr || checked_.contains(data)) return;
+  const std::string what = parameter ? fmt::format("{} of parameter {} (from 0)", kind, *parameter)
+                                     : fmt::format("{} of a parameter", kind);
   cudaPointerAttributes found{};
   RODE_CUDA_CHECK(cudaPointerGetAttributes(&found, data));
   if (found.type == cudaMemoryTypeUnregistered && !pageable_access_) {
@@ -98,17 +102,15 @@ void CudaBackend::check_memory(const void* data, std::string_view what) const {
                             "their device current first",
                             what, found.device, device_));
   }
+  checked_.insert(data);
 }
 
 void CudaBackend::check_memory(const JobList& jobs) {
   const auto check = [&](const auto& list) {
     for (const auto& job : list) {
       if (geometry_of(job).numel() == 0) continue;  // any pointer will do
-      const auto named = [&](const char* what) {
-        return fmt::format("{} of parameter {} (from 0)", what, job.parameter);
-      };
-      check_memory(job.weight.data, named("weights"));
-      check_memory(job.grad.data, named("gradients"));
+      check_memory(job.weight.data, "weights", job.parameter);
+      check_memory(job.grad.data, "gradients", job.parameter);
     }
   };
   check(jobs.rode);

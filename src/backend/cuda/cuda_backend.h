@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <unordered_set>
 
 #include <cuda_runtime_api.h>
 
@@ -45,12 +47,13 @@ class CudaBackend final : public Backend {
  private:
   bool capturing() const;
   void check_memory(const JobList& jobs);
-  void check_memory(const void* data, std::string_view what) const;
+  void check_memory(const void* data, std::string_view kind, std::optional<std::size_t> parameter);
   void send_wishes(double multiplier, bool refuse_all);
   // Everything of a step that can be captured, on `main` and on side_.
   void enqueue(cudaStream_t main);
   void enqueue_matrices(cudaStream_t main);
   void record_graph();
+  void try_record_graph();
 
   int device_ = 0;
   bool batched_;
@@ -68,6 +71,10 @@ class CudaBackend final : public Backend {
   Stream record_, side_;
   Event fork_, join_, order_;
   GraphExec graph_;
+  bool plain_ = false;  // no graph could be made
+  // Addresses that were found to be good. Asking CUDA takes a microsecond each, and gradients
+  // come back at the same few addresses.
+  std::unordered_set<const void*> checked_;
   bool adafactor_changed_ = false;
   bool stepped_ = false;
   double multiplier_ = 1;  // as the device has it; as the next

@@ -19,7 +19,7 @@ bool CudaBackend::capturing() const {
 
 void CudaBackend::refresh(JobList& jobs) {
   const DeviceGuard guard(device_);
-  if (!stepped_) check_memory(jobs);  // later ones are trusted: asking takes a microsecond each
+  check_memory(jobs);
   tables_->refresh(jobs);
   adafactor_changed_ = adafactor_ != nullptr;
   // A copy must not become part of the caller's graph: the next step outside sends it.
@@ -120,6 +120,17 @@ void CudaBackend::record_graph() {
   RODE_CUDA_CHECK(cudaGraphUpload(exec, stream_));
 }
 
+// The step of which this is a part is on its way already: where no graph can be had (no memory
+// left, say), later ones are launched kernel by kernel too.
+void CudaBackend::try_record_graph() {
+  try {
+    record_graph();
+  } catch (const Error&) {
+    ignore(cudaGetLastError());
+    plain_ = true;
+  }
+}
+
 void CudaBackend::step(JobList& jobs, const StepContext& context) {
   const DeviceGuard guard(device_);
   if (soap_ != nullptr) check_soap_stream(stream_);
@@ -144,7 +155,7 @@ void CudaBackend::step(JobList& jobs, const StepContext& context) {
     // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
     // launches, which can be waited for one by one.
     enqueue(stream_);
-    if (!synchronises()) record_graph();
+    if (!synchronises() && !plain_) try_record_graph();
   }
   if (soap_ != nullptr) {
     const StepView& view = tables_->view();

@@ -220,11 +220,10 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   if (chunk.program.steps == 0) return;
   const DeviceChunk& device = self.chunks[index];
   const auto count = static_cast<int>(chunk.members.size());
-  RODE_CUDA_CHECK(
-      launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
-                     chunk.program.coefficients, self.start_scale.as<float>(),
-                     self.blends.as<Blend>()},
-                    stream));
+  RODE_CUDA_CHECK(launch_blends(
+      {device.members.as<int>(), count, chunk.program.steps, self.matrices,
+       chunk.program.coefficients, self.start_scale.as<float>(), self.blends.as<Blend>()},
+      stream));
   for (const Launch& step : chunk.launches) {
     const ProductArgs args = self.arguments(device, step);
     self.launch(chunk, device, step, args, stream);

@@ -27,7 +27,7 @@ struct NsMatrix {
 };
 
 inline constexpr int kTileSide = 128;
-inline constexpr int kTileDepth = 64;  // of K, a load
+inline constexpr int kTileDepth = 64;   // of K, a load
 inline constexpr int kClusterSize = 2;  // tiles of an item
 
 // How an item's operands lie: along K each (X P, A A, X X^T of a wide X), along M and N

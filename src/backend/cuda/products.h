@@ -3,8 +3,8 @@
 //
 // Two kinds of product make up Newton-Schulz. A symmetric one (X^T X, A A, commuting
 // factors) computes the tiles on and above the diagonal and writes each twice. An applying
-// one (X P) can take inner products with U as it goes. A work item is two tiles of 128 x 128 that lie below each
-// other and share their right operand: one cluster of two CTAs.
+// one (X P) can take inner products with U as it goes. A work item is two tiles of 128 x 128 that
+// lie below each other and share their right operand: one cluster of two CTAs.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ cudaError_t prepare_hopper_bf16(int* clusters);
 cudaError_t prepare_hopper_fp16(int* clusters);
 
 // Any device and element type (products_plain.cu).
-cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric, cudaStream_t stream);
+cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric,
+                         cudaStream_t stream);
 // D <- factor (D - t U), after an applying product that was measured (products_project.cu).
 cudaError_t launch_projection(const ProductArgs& args, NsDType dtype, cudaStream_t stream);
 

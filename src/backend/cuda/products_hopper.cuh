@@ -118,19 +118,18 @@ cudaError_t allow_shared() {
 // Once a device: lets the kernels have their shared memory, and says how many clusters fit.
 template <class Element>
 cudaError_t prepare(int* clusters) {
-  for (const cudaError_t error :
-       {allow_shared<Element, ProductKind::plain>(),
-        allow_shared<Element, ProductKind::polynomial>(),
-        allow_shared<Element, ProductKind::apply>(),
-        allow_shared<Element, ProductKind::measured>()}) {
+  for (const cudaError_t error : {allow_shared<Element, ProductKind::plain>(),
+                                  allow_shared<Element, ProductKind::polynomial>(),
+                                  allow_shared<Element, ProductKind::apply>(),
+                                  allow_shared<Element, ProductKind::measured>()}) {
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kClusterSize);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kSharedBytes;
-  return cudaOccupancyMaxActiveClusters(
-      clusters, product_kernel<Element, ProductKind::measured>, &config);
+  return cudaOccupancyMaxActiveClusters(clusters, product_kernel<Element, ProductKind::measured>,
+                                        &config);
 }
 
 template <class Element>

@@ -4,10 +4,10 @@
 // 256 threads hold 8 x 8 sums each of a 128 x 128 tile; 16 steps of K are staged in shared
 // memory at a time. This is the path of ns_dtype = fp32, of short sides below 64 and of
 // chips without the Hopper kernels.
+#include <type_traits>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include <type_traits>
 
 #include "backend/cuda/products.h"
 

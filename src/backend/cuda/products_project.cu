@@ -6,13 +6,13 @@
 // up its matrix's partial sums again, always in one order: that costs less than a launch that
 // would do it once. Blocks go from the tiles that were written last to the first: the last
 // ones are still in L2.
-#include "backend/cuda/products.h"
-#include "rules/newton_schulz_rule.h"
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <type_traits>
+#include "backend/cuda/products.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -68,9 +68,8 @@ __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs 
   const ProductItem item = args.items[index];
   const double sum = sum_of(args, item.matrix, scratch);
   const auto t = static_cast<float>(sum);
-  const float factor = args.projection == Projection::guarded
-                           ? static_cast<float>(rules::guard_factor(sum))
-                           : 1.0F;
+  const float factor =
+      args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(sum)) : 1.0F;
   const PlainOperand* own = args.operands + item.group * kRoles;
   const PlainOperand to = own[args.d];
   const int rank = static_cast<int>(blockIdx.x) % kClusterSize;

@@ -130,7 +130,7 @@ __device__ inline void average(const Worker& me, std::uint32_t own,
 // D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it.
 template <class Element, bool kBlend>
 __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const ProductItem& item,
-                                        Worker& me, float (&d)[2][64]) {
+                                                 Worker& me, float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
   const int row = item.row_tile * kTileSide, column = item.col_tile * kTileSide;
   const std::uint32_t own = me.own_place();
@@ -193,8 +193,8 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
 
 // D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers.
 template <class Element, bool kMeasure>
-__device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item, Worker& me,
-                                    Shared& shared, float (&d)[2][64]) {
+__device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item,
+                                             Worker& me, Shared& shared, float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
   const std::uint32_t own = me.own_place();
   if constexpr (kMeasure) {

@@ -2,10 +2,10 @@
 // Two half-precision numbers in a register.
 #pragma once
 
+#include <cstdint>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include <cstdint>
 
 namespace rode::cuda::hopper {
 
