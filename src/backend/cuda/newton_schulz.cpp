@@ -33,20 +33,14 @@ const char* name_of(const Launch& launch) {
   if (launch.kind == Launch::Kind::symmetric) {
     return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
   }
-  switch (launch.projection) {
-    case Projection::none: return "apply";
-    default: return "apply, measured";
-  }
+  return launch.projection == Projection::none ? "apply" : "apply, measured";
 }
 
 ProductKind kind_of(const Launch& launch) {
   if (launch.kind == Launch::Kind::symmetric) {
     return launch.blend >= 0 ? ProductKind::polynomial : ProductKind::plain;
   }
-  switch (launch.projection) {
-    case Projection::none: return ProductKind::apply;
-    default: return ProductKind::measured;
-  }
+  return launch.projection == Projection::none ? ProductKind::apply : ProductKind::measured;
 }
 
 std::size_t bytes_of(const DeviceChunk& chunk) {

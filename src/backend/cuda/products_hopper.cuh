@@ -93,9 +93,6 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
 
 template <class Element, ProductKind kKind>
 cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
-  static const cudaError_t ready = cudaFuncSetAttribute(
-      product_kernel<Element, kKind>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (ready != cudaSuccess) return ready;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

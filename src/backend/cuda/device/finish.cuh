@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a tile's sums: rounded, blended, mirrored, measured against U, projected.
+// What becomes of a tile's sums: rounded, blended, mirrored, measured against U.
 #pragma once
 
 #include "backend/cuda/device/hopper.cuh"
@@ -35,7 +35,6 @@ struct Worker {
   std::uint32_t loaded;
   std::uint32_t parity = 0;  // of `loaded`
 
-  __device__ int thread() const { return warp * 32 + lane; }
   __device__ void sync() const { warpgroup_sync(static_cast<std::uint32_t>(group) + 1); }
   // The one thread that issues copies and waits for stores.
   __device__ bool leads() const { return warp == 0 && elected(); }
