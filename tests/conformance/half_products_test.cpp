@@ -115,6 +115,8 @@ const std::vector<std::pair<const char*, Settings>> kMethods = {
     {"rode", {}},
     {"rode", {{"reproject", "every"}}},
     {"rode", {{"reproject", "final"}}},
+    // The larger the angle, the more an error of <X, U> shows in the norm of the new weights.
+    {"rode", {{"lr", "0.02"}}},
     {"rode", {{"nesterov", "true"}, {"snr", "true"}, {"radius", "adaptive"}}},
     {"muon", {}},
     {"mars-m", {}},
