@@ -3,12 +3,16 @@
 #include "backend/cuda/ns_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "reference/matrix.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -146,6 +150,109 @@ TEST(NsPlan, GramFormOnlyWithoutInnerProjection) {
 TEST(NsPlan, SmallSidesStayInFp32) {
   EXPECT_EQ(program_of(matrix(4096, 63)).dtype, NsDType::fp32);
   EXPECT_EQ(program_of(matrix(4096, 64)).dtype, NsDType::bf16);
+}
+
+// The launches of a plan as products of whole matrices, in double.
+reference::Matrix run_plan(const Chunk& chunk, const reference::Matrix& start) {
+  using reference::Matrix;
+  const bool tall = start.rows >= start.cols;
+  std::map<int, Matrix> role;
+  role[kRoleX] = start;
+  for (const Launch& launch : chunk.launches) {
+    const Matrix &a = role.at(launch.a), &b = role.at(launch.b);
+    if (launch.kind == Launch::Kind::apply) {
+      role[launch.d] = tall ? reference::multiply(a, b) : reference::multiply(b, a);
+      // The Gram matrix lay where the iterate is written.
+      role.erase(launch.d == kRoleX ? kRoleXGram : kRoleYGram);
+      continue;
+    }
+    if (launch.list == kGramList) {
+      role[launch.d] = tall ? reference::multiply(reference::transpose(a), a)
+                            : reference::multiply(a, reference::transpose(a));
+      role.erase(launch.d == kRoleXGram ? kRoleX : kRoleY);
+      continue;
+    }
+    Matrix d = reference::multiply(a, b);
+    if (launch.blend >= 0) {
+      const rules::NsTriple p = rules::ns_triple(chunk.program.coefficients, launch.blend);
+      const Matrix& c = role.at(launch.c);
+      for (std::size_t i = 0; i < d.rows; ++i) {
+        for (std::size_t j = 0; j < d.cols; ++j) {
+          d(i, j) = p.c * d(i, j) + p.b * c(i, j) + (i == j ? p.a : 0);
+        }
+      }
+    }
+    role[launch.d] = d;
+  }
+  return role.at(chunk.kernel);
+}
+
+reference::Matrix iterate(reference::Matrix x, Coefficients coefficients, int steps) {
+  using namespace reference;
+  const bool tall = x.rows >= x.cols;
+  for (int k = 0; k < steps; ++k) {
+    const rules::NsTriple p = rules::ns_triple(coefficients, k);
+    const Matrix a = tall ? multiply(transpose(x), x) : multiply(x, transpose(x));
+    Matrix factor = multiply(a, a);
+    for (std::size_t i = 0; i < factor.rows; ++i) {
+      for (std::size_t j = 0; j < factor.cols; ++j) {
+        factor(i, j) = p.c * factor(i, j) + p.b * a(i, j) + (i == j ? p.a : 0);
+      }
+    }
+    x = tall ? multiply(x, factor) : multiply(factor, x);
+  }
+  return x;
+}
+
+TEST(NsPlan, LaunchesAreNewtonSchulzInEitherForm) {
+  const auto differ = [](const reference::Matrix& a, const reference::Matrix& b) {
+    double most = 0;
+    for (std::size_t i = 0; i < a.rows; ++i) {
+      for (std::size_t j = 0; j < a.cols; ++j) most = std::max(most, std::abs(a(i, j) - b(i, j)));
+    }
+    return most;
+  };
+  for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{9, 5}, {5, 9}, {6, 6}}) {
+    reference::Matrix start(static_cast<std::size_t>(rows), static_cast<std::size_t>(cols));
+    for (std::size_t i = 0; i < start.rows; ++i) {
+      for (std::size_t j = 0; j < start.cols; ++j) {
+        start(i, j) = std::sin(static_cast<double>(7 * i + 3 * j * j + 1));
+      }
+    }
+    start = reference::scale(0.9 / reference::norm(start), start);
+    for (const NsForm form : {NsForm::standard, NsForm::gram}) {
+      for (const Coefficients set :
+           {Coefficients::jordan, Coefficients::polar_express, Coefficients::you}) {
+        for (int steps = 1; steps <= 7; ++steps) {
+          const NsMatrix matrix{
+              .rows = rows, .cols = cols, .steps = steps, .coefficients = set, .form = form};
+          const std::vector<Chunk> chunks = plan_chunks({matrix}, {.workspace_limit = kMega});
+          ASSERT_EQ(chunks.size(), 1U);
+          EXPECT_EQ(chunks[0].program.gram, form == NsForm::gram);
+          const double error = differ(run_plan(chunks[0], start), iterate(start, set, steps));
+          EXPECT_LT(error, 1e-10) << rows << "x" << cols << ", " << steps << " steps";
+        }
+      }
+    }
+  }
+}
+
+TEST(NsPlan, DifferentProgramsDoNotShareAChunk) {
+  std::vector<NsMatrix> matrices = mixed();
+  matrices[1].steps = 3;
+  matrices[2].steps = 0;
+  matrices[3].sphere = false;
+  matrices[4].dtype = NsDType::fp32;
+  matrices[5].reproject = Reproject::final;
+  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 512 * kMega})) {
+    for (const int index : chunk.members) {
+      EXPECT_EQ(program_of(matrices[static_cast<std::size_t>(index)]), chunk.program);
+    }
+    if (chunk.program.steps == 0) {
+      EXPECT_TRUE(chunk.launches.empty());
+      EXPECT_EQ(chunk.kernel, kRoleX);
+    }
+  }
 }
 
 // Clusters end within one item of each other.
