@@ -29,11 +29,9 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
     return table;
   }
 
-  static void cross_check(std::string_view name, const MarsMOptions& o) {
-    check_ns_form(name, o.ns_form, o.ns_dtype);
+  void check_device(bool cuda) const override {
+    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, cuda);
   }
-
-  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const StorageOptions& storage = options_.storage;

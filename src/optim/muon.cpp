@@ -45,11 +45,12 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
                               "the norm fixed and has no decay; set weight_decay=0",
                               o.weight_decay));
     }
-    check_ns_form(name, o.ns_form, o.ns_dtype);
     Splits(name, o.splits);
   }
 
-  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
+  void check_device(bool cuda) const override {
+    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, cuda);
+  }
 
   void check_names(const std::vector<std::string>& names) const override {
     check_split_names(name_, options_.splits, names);

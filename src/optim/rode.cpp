@@ -72,11 +72,12 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
                   "option 'ns_form' = 'gram', but 'reproject' is not 'final'; the Gram form cannot "
                   "project inside the iteration; set reproject=final or ns_form=standard");
     }
-    check_ns_form(name, o.ns_form, o.ns_dtype);
     Splits(name, o.splits);
   }
 
-  void check_device(bool cuda) const override { check_ns_dtype(name_, options_.ns_dtype, cuda); }
+  void check_device(bool cuda) const override {
+    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, cuda);
+  }
 
   void check_names(const std::vector<std::string>& names) const override {
     check_split_names(name_, options_.splits, names);

@@ -132,14 +132,6 @@ void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& stat
   job.step = static_cast<std::int64_t*>(state.find("step"));
 }
 
-void check_ns_form(std::string_view rule, NsForm form, NsDType dtype) {
-  if (form == NsForm::gram && dtype == NsDType::bf16) {
-    throw Error(ErrorKind::invalid_argument, rule,
-                "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "
-                "products; set ns_form=standard or ns_dtype=fp32");
-  }
-}
-
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas) {
   if (storage.state_dtype != StateDType::bf16) return {};
@@ -153,8 +145,14 @@ std::string slow_average_advice(std::string_view rule, const StorageOptions& sto
   return {};
 }
 
-void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda) {
-  if (dtype == NsDType::fp16 && !cuda) {
+void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype, bool cuda) {
+  if (cuda) return;
+  if (form == NsForm::gram && dtype == NsDType::bf16) {
+    throw Error(ErrorKind::invalid_argument, rule,
+                "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "
+                "products on the CPU; set ns_form=standard or ns_dtype=fp32");
+  }
+  if (dtype == NsDType::fp16) {
     throw Error(ErrorKind::unsupported, rule,
                 "option 'ns_dtype' = 'fp16'; fp16 products exist on CUDA only; use fp32 or bf16 "
                 "on the CPU");

@@ -93,15 +93,12 @@ rules::AdamWConstants rest_constants(const Options& o) {
   return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest};
 }
 
-// The Gram form is iterated in fp32 on the CPU; bf16 keeps the standard form.
-void check_ns_form(std::string_view rule, NsForm form, NsDType dtype);
-
 // An average in bf16 stops moving where 1 - beta is below half a unit of its last place;
 // says so, or nothing.
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 
-// fp16 products exist on CUDA alone.
-void check_ns_dtype(std::string_view rule, NsDType dtype, bool cuda);
+// On the CPU there are no fp16 products, and the Gram form is iterated in fp32 alone.
+void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype, bool cuda);
 
 }  // namespace rode

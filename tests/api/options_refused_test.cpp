@@ -120,18 +120,21 @@ TEST(OptionsRefused, CombinationsThatCannotWorkAreRefused) {
 }
 
 TEST(OptionsRefused, WhatWouldBeIgnoredIsRefusedInstead) {
+  test::Model model;
   for (const char* name : {"rode", "muon", "mars-m"}) {
     const Settings settings{{"ns_form", "gram"}, {"ns_dtype", "bf16"}, {"reproject", "final"}};
     const Settings without(settings.begin(), settings.end() - 1);
-    expect_error([&] { Method::by_name(name, name[0] == 'r' ? settings : without); },
-                 ErrorKind::invalid_argument, {"'ns_form' = 'gram'", "bf16"});
+    const Method method = Method::by_name(name, name[0] == 'r' ? settings : without);
+    // CUDA has it: in half precision.
+    if (test::on_cuda()) continue;
+    expect_error([&] { Optimizer(model.parameters(), method); }, ErrorKind::invalid_argument,
+                 {"'ns_form' = 'gram'", "bf16"});
   }
   for (const char* key : {"merge_dims", "precondition_1d", "normalize_grads"}) {
     expect_error([&] { Method::by_name("soap", {{key, "true"}}); }, ErrorKind::unsupported,
                  {"[soap]", key});
     EXPECT_NO_THROW(Method::by_name("soap", {{key, "false"}}));
   }
-  test::Model model;
   expect_error(
       [&] {
         Optimizer(model.parameters(), MuonOptions{.ns_form = NsForm::gram}, {}, {.batched = false});

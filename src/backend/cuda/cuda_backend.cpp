@@ -123,8 +123,9 @@ void CudaBackend::check_memory(const JobList& jobs) {
 void CudaBackend::prepare(JobList& jobs) {
   const DeviceGuard guard(device_);
   check_memory(jobs);
-  const NsRequest request = request_newton_schulz(jobs);
-  for (const NsMatrix& matrix : request.matrices) {
+  NsRequest request = request_newton_schulz(jobs);
+  for (NsMatrix& matrix : request.matrices) {
+    if (matrix.form == NsForm::automatic && !batched_) matrix.form = NsForm::standard;
     if (matrix.form == NsForm::gram && !batched_) {
       throw Error(ErrorKind::unsupported, "cuda",
                   "ns_form = gram with batched = false; the plain path has the standard form "

@@ -115,7 +115,8 @@ void NewtonSchulz::Impl::build_slots(const Chunk& chunk) {
   }
 }
 
-NewtonSchulz::NewtonSchulz(std::vector<NsMatrix> given, std::size_t workspace_limit, bool symmetric)
+NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t workspace_limit,
+                           bool symmetric)
     : impl_(std::make_unique<Impl>()) {
   Impl& self = *impl_;
   int device = 0, major = 0, processors = 0;
@@ -188,7 +189,7 @@ ProductArgs NewtonSchulz::Impl::arguments(const DeviceChunk& device, const Launc
   args.b = step.b;
   args.c = step.c;
   args.d = step.d;
-  if (step.blend >= 0) args.blends = blends.as<Blend>() + step.blend * matrices;
+  if (step.blend >= 0) args.blends = blends.as<Blend>() + std::ptrdiff_t{step.blend} * matrices;
   args.projection = step.projection;
   args.partials = partials.as<PartialSums>();
   args.tiles = tiles.as<TileRange>();

@@ -37,7 +37,7 @@ struct NsSums {
 class NewtonSchulz {
  public:
   // `workspace_limit`: bytes above which another chunk is opened (one matrix always fits).
-  NewtonSchulz(std::vector<NsMatrix> matrices, std::size_t workspace_limit, bool symmetric);
+  NewtonSchulz(const std::vector<NsMatrix>& matrices, std::size_t workspace_limit, bool symmetric);
   ~NewtonSchulz();
   NewtonSchulz(NewtonSchulz&&) noexcept;
   NewtonSchulz& operator=(NewtonSchulz&&) noexcept;
