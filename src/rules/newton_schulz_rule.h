@@ -39,6 +39,18 @@ RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
   return set == Coefficients::polar_express ? 1.02 : 1.0;
 }
 
+// Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies the
+// rounding of its small eigenvalues by a^2 an iteration, 12 for the paper's polynomial and up to
+// 67 for the others. With these segments the result is as close to the exact one as the
+// standard form's (docs/numerics.md has the measurements).
+inline int gram_segment(Coefficients set, int k) {
+  if (set == Coefficients::jordan) return 3;
+  return k == 0 ? 1 : 2;
+}
+
+// A smaller side gains no time from half precision, and its rounding does not average out.
+inline constexpr int kSmallestHalfSide = 64;
+
 // The paper's quintic stays below 1.2024 on [0, 1.25] and has an unstable fixed point at
 // 1.2637. Subtracting t U moves a singular value by at most |t| (||U||_2 <= ||U||_F = 1),
 // so scaling by this factor keeps every one <= 1.25: no iteration can leave the basin.

@@ -120,7 +120,8 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
 
 // The write-back W' = w * W + x * X, where X is the last kernel before its projection,
 // t = <X,U> and xx = ||X||^2: Q = X - t U, q = ||Q||. U' has norm 1 by construction
-// because rho, t and xx are measured on the very numbers that are combined.
+// because rho, t and xx are measured on the very numbers that are combined (but for U, which
+// half-precision kernels on CUDA round to fp16 for t).
 struct RodeWrite {
   double w, x, q, theta;
 };

@@ -12,15 +12,6 @@
 namespace rode::cpu {
 namespace {
 
-// Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies
-// the rounding of its small eigenvalues by a^2 an iteration, 12 for the paper's polynomial
-// and up to 67 for the others. With these segments the result is as close to the exact one
-// as the standard form's (docs/numerics.md has the measurements).
-int gram_segment(Coefficients set, int k) {
-  if (set == Coefficients::jordan) return 3;
-  return k == 0 ? 1 : 2;
-}
-
 // FLOPs in units of n^3 for r = long/short and five steps (docs/numerics.md). The margin
 // is for the Gram form's smaller products, which run below the BLAS's best speed.
 bool gram_is_cheaper(const NsPlan& plan) {
@@ -29,9 +20,6 @@ bool gram_is_cheaper(const NsPlan& plan) {
   const double gram = plan.coefficients == Coefficients::jordan ? 6 * r + 16 : 9 * r + 12;
   return gram < 0.9 * (15 * r + 5);
 }
-
-// A smaller side gains no time from bf16, and its rounding does not average out.
-constexpr std::int64_t kSmallestBf16Side = 64;
 
 struct Space {
   float *x, *y, *a, *p;
@@ -76,7 +64,7 @@ NsResult gram_form(Team& team, const NsPlan& plan, float* workspace) {
   float* u = space.p + 2 * nn;
   float* v = space.p + 3 * nn;
   for (int k = 0; k < plan.steps;) {
-    const int end = std::min(plan.steps, k + gram_segment(plan.coefficients, k));
+    const int end = std::min(plan.steps, k + rules::gram_segment(plan.coefficients, k));
     gram(team, space.x, plan.rows, plan.cols, true, r);
     for (bool first = true; k < end; ++k, first = false) {
       const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
@@ -112,8 +100,9 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  plan.dtype = dtype == NsDType::bf16 && plan.short_side() >= kSmallestBf16Side ? NsDType::bf16
-                                                                                : NsDType::fp32;
+  plan.dtype = dtype == NsDType::bf16 && plan.short_side() >= rules::kSmallestHalfSide
+                   ? NsDType::bf16
+                   : NsDType::fp32;
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;

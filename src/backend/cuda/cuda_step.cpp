@@ -80,7 +80,7 @@ void CudaBackend::enqueue(cudaStream_t main) {
   launch_measure(view, tables_->all_chunks(), main);
   launch_settle(view, main);
 
-  // Element rules move memory while Newton-Schulz multiplies: a branch of their own.
+  // Element rules and matrices do not depend on each other: a branch each.
   const bool elements = view.element_count > 0 || adafactor_ != nullptr;
   const bool branch = elements && view.matrix_count > 0;
   cudaStream_t side = branch ? side_.get() : main;

@@ -7,12 +7,11 @@
 #include <utility>
 
 #include "backend/cuda/ns_lists.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda {
 namespace {
 
-// Below it half precision gains no time, and its rounding does not average out.
-constexpr std::int64_t kSmallestHalfSide = 64;
 // The Gram form's rounding averages out from here on. At equal cost (square matrices) it is
 // taken too: all shapes then run in the same launches.
 constexpr std::int64_t kSmallestGramSide = 256;
@@ -24,17 +23,11 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Iterations between two rebuilds of the Gram matrix from X; as on the CPU (docs/numerics.md).
-int gram_segment(Coefficients set, int k) {
-  if (set == Coefficients::jordan) return 3;
-  return k == 0 ? 1 : 2;
-}
-
 // Symmetric products in units of n^3 for r = m / n.
 bool gram_is_cheaper(double r, const Program& program) {
   double gram = 0;
   for (int k = 0; k < program.steps;) {
-    const int segment = std::min(gram_segment(program.coefficients, k), program.steps - k);
+    const int segment = std::min(rules::gram_segment(program.coefficients, k), program.steps - k);
     gram += 3 * r + 4 * segment - 3;  // rebuild, apply; per iteration P, Q, and G twice
     k += segment;
   }
@@ -131,7 +124,7 @@ void gram_program(Chunk& chunk) {
   const Program& program = chunk.program;
   Role from = kRoleX, to = kRoleY;
   for (int k = 0; k < program.steps;) {
-    const int segment = std::min(gram_segment(program.coefficients, k), program.steps - k);
+    const int segment = std::min(rules::gram_segment(program.coefficients, k), program.steps - k);
     const Role g = to == kRoleY ? kRoleYGram : kRoleXGram;
     chunk.launches.push_back(symmetric(from, from, g, -1, kRoleX, kGramList));
     Role q = kRoleQ, next_q = kRoleR;
@@ -203,7 +196,7 @@ Program program_of(const NsMatrix& matrix) {
   Program program{matrix.steps, matrix.coefficients, matrix.dtype,
                   false,        matrix.reproject,    matrix.sphere};
   if (program.dtype == NsDType::automatic) program.dtype = NsDType::bf16;
-  if (matrix.steps == 0 || n < kSmallestHalfSide) program.dtype = NsDType::fp32;
+  if (matrix.steps == 0 || n < rules::kSmallestHalfSide) program.dtype = NsDType::fp32;
   if (!matrix.sphere) program.reproject = Reproject::final;
   if (program.reproject == Reproject::final && matrix.steps > 0) {
     const double r = static_cast<double>(m) / static_cast<double>(std::max<std::int64_t>(n, 1));

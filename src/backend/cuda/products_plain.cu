@@ -4,11 +4,8 @@
 // 256 threads hold 8 x 8 sums each of a 128 x 128 tile; 16 steps of K are staged in shared
 // memory at a time. This is the path of ns_dtype = fp32, of short sides below 64 and of
 // chips without the Hopper kernels.
-#include <type_traits>
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "backend/cuda/device/elements.cuh"
+#include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/products.h"
 
 namespace rode::cuda {
@@ -17,13 +14,6 @@ namespace {
 constexpr int kDepth = 16;
 constexpr int kSide = 8;  // of a thread's block of sums
 constexpr int kThreads = 256;
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float widen(__half x) { return __half2float(x); }
-__device__ inline void narrow(float x, float& out) { out = x; }
-__device__ inline void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
-__device__ inline void narrow(float x, __half& out) { out = __float2half_rn(x); }
 
 template <class T>
 struct View {
@@ -41,27 +31,9 @@ struct View {
   }
 };
 
-// U is kept in fp16 beside either half-precision type.
-template <class T>
-using DirectionOf = std::conditional_t<std::is_same_v<T, float>, float, __half>;
-
-// Adds up 256 threads' values in one order; the result is valid in thread 0.
-__device__ inline double block_sum(double value, double* scratch) {
-  for (int offset = 16; offset > 0; offset >>= 1) {
-    value += __shfl_down_sync(0xffffffffU, value, offset);
-  }
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
-  __syncthreads();
-  double sum = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) sum += scratch[warp];
-  __syncthreads();
-  return sum;
-}
-
 template <class T, bool kSymmetric>
 __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs args) {
   __shared__ float left[kDepth][kTileSide + 4], right[kDepth][kTileSide + 4];
-  __shared__ double scratch[kThreads / 32];
   const ProductItem item = args.items[blockIdx.x / kClusterSize];
   const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
   const int row_tile = item.row_tile + rank, col_tile = item.col_tile;
@@ -137,8 +109,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
     }
   }
   if (!measure) return;
-  t = block_sum(t, scratch);
-  xx = block_sum(xx, scratch);
+  t = block_sum<kThreads>(t);
+  xx = block_sum<kThreads>(xx);
   if (threadIdx.x == 0) {
     args.partials[item.partial + rank] = {t, xx};
   }

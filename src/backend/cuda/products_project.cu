@@ -3,14 +3,10 @@
 //
 // 6 bytes an element in half precision (D and U read, D written), 12 in fp32. One block a tile
 // of 128 x 128, 16 bytes a thread and load, a quarter of the tile in flight. Every block adds
-// up its matrix's partial sums again, always in one order: that costs less than a launch that
-// would do it once. Blocks go from the tiles that were written last to the first: the last
-// ones are still in L2.
-#include <type_traits>
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+// up its matrix's partial sums again, always in one order, which saves a launch. Blocks go from
+// the tiles that were written last to the first: those may still be in L2.
+#include "backend/cuda/device/elements.cuh"
+#include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/products.h"
 #include "rules/newton_schulz_rule.h"
 
@@ -18,16 +14,6 @@ namespace rode::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-template <class T>
-using DirectionOf = std::conditional_t<std::is_same_v<T, float>, float, __half>;
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float widen(__half x) { return __half2float(x); }
-__device__ inline void narrow(float x, float& out) { out = x; }
-__device__ inline void narrow(float x, __nv_bfloat16& out) { out = __float2bfloat16_rn(x); }
-__device__ inline void narrow(float x, __half& out) { out = __float2half_rn(x); }
 
 template <class T>
 struct alignas(16) Vector {
@@ -43,18 +29,13 @@ __device__ inline int item_of(const ProductArgs& args, int block) {
 }
 
 // The matrix's t, in every thread.
-__device__ inline double sum_of(const ProductArgs& args, int matrix, double* scratch) {
+__device__ inline double sum_of(const ProductArgs& args, int matrix) {
   const TileRange range = args.tiles[matrix];
   double t = 0;
   for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kThreads) {
     t += args.partials[range.first + i].t;
   }
-  for (int offset = 16; offset > 0; offset >>= 1) t += __shfl_down_sync(0xffffffffU, t, offset);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = t;
-  __syncthreads();
-  double sum = 0;
-  for (int warp = 0; warp < kThreads / 32; ++warp) sum += scratch[warp];
-  return sum;
+  return block_sum<kThreads>(t);
 }
 
 template <class T>
@@ -62,11 +43,10 @@ __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs 
   using Direction = DirectionOf<T>;
   constexpr int kWidth = Vector<T>::kWidth, kAcross = kTileSide / kWidth;  // threads a row
   constexpr int kRowsApart = kThreads / kAcross, kPasses = 4;
-  __shared__ double scratch[kThreads / 32];
   const int index = item_of(args, static_cast<int>(blockIdx.x) / kClusterSize);
   if (index < 0) return;
   const ProductItem item = args.items[index];
-  const double sum = sum_of(args, item.matrix, scratch);
+  const double sum = sum_of(args, item.matrix);
   const auto t = static_cast<float>(sum);
   const float factor =
       args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(sum)) : 1.0F;
