@@ -111,6 +111,61 @@ TEST(NsPlan, PartialSumsOfMatricesAreApart) {
   }
 }
 
+// Clusters work through a list whose tiles are held (device/held.cuh): an item is measured once
+// the tile two before it, of the same warpgroup, was put down, which needs the one before that
+// to have left; tiles leave in order, each when all of its matrix are measured. False: they wait
+// for each other for ever.
+bool all_leave(const WorkList& list) {
+  const auto clusters = static_cast<std::size_t>(list.clusters());
+  std::map<int, int> missing;  // items of a matrix not yet measured
+  for (const ProductItem& item : list.items) ++missing[item.matrix];
+  std::vector<int> measured(clusters, 0), left(clusters, 0);  // how many, in order
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t c = 0; c < clusters; ++c) {
+      const int first = list.lists[c], count = list.lists[c + 1] - first;
+      if (measured[c] < count && measured[c] - 4 < left[c]) {
+        --missing[list.items[static_cast<std::size_t>(first + measured[c]++)].matrix];
+        moved = true;
+      }
+      if (left[c] < measured[c] &&
+          missing[list.items[static_cast<std::size_t>(first + left[c])].matrix] == 0) {
+        ++left[c];
+        moved = true;
+      }
+    }
+  }
+  for (std::size_t c = 0; c < clusters; ++c) {
+    if (left[c] < list.lists[c + 1] - list.lists[c]) return false;
+  }
+  return true;
+}
+
+TEST(NsPlan, HeldTilesNeverWaitInACircle) {
+  std::vector<NsMatrix> decoder;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{
+             {768, 768}, {256, 768}, {2048, 768}, {768, 2048}, {512, 256}, {3072, 768}}) {
+      decoder.push_back(matrix(rows, cols));
+    }
+  }
+  for (const int clusters : {1, 3, 16, 60, 66}) {
+    for (const auto& matrices : {decoder, mixed()}) {
+      for (const Chunk& chunk :
+           plan_chunks(matrices, {.workspace_limit = 512 * kMega, .clusters = clusters})) {
+        if (chunk.hold) {
+          EXPECT_TRUE(all_leave(chunk.lists[kApplyList])) << clusters;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(plan_chunks(decoder, {.workspace_limit = 512 * kMega}).front().hold);
+  // 420 items of one matrix on 66 clusters are more than can be held.
+  const Chunk large = plan_chunks({matrix(8960, 1536)}, {.workspace_limit = 512 * kMega}).front();
+  EXPECT_FALSE(large.hold);
+  EXPECT_FALSE(all_leave(large.lists[kApplyList]));
+}
+
 TEST(NsPlan, MemoryOfRolesIsApart) {
   for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
     for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {

@@ -4,8 +4,7 @@
 // The equations are those of rules/; what all elements of a tensor share was computed at the
 // gate. Bytes an element in fp32: AdamW reads 16 and writes 12, AdEMAMix 20 and 16, SGD 12
 // and 8. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk; a
-// thread asks for its runs of all arrays before it uses the first: four of each array,
-// for AdEMAMix, whose five arrays would not fit the registers, two.
+// thread asks for two runs of every array before it uses the first.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/weights.cuh"
@@ -21,7 +20,7 @@ struct Args {
 
 // kArrays: how many moments a rule keeps; `m` holds one element of each.
 struct AdamW {
-  static constexpr int kArrays = 2, kRuns = 4;
+  static constexpr int kArrays = 2, kRuns = 2;
   rules::AdamWCoefficients c;
   __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
     return rules::adamw_element(c, w, g, m[0], m[1]);
@@ -86,7 +85,7 @@ __device__ Moved step_chunk(const JobEntry& job, std::uint64_t stream, const Wal
   return moved;
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 2) element(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 3) element(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
   if (view.live[entry.job] == 0) return;

@@ -8,8 +8,9 @@
 //
 // Bytes an element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
 // 6, MARS-M 12 and 10. ||X_0||^2, of the fp32 numbers, is left by chunk. One block of 256
-// threads a chunk; a thread asks for four runs of 16 bytes of every array before it uses the
-// first. A job that does not live is not touched; one without a direction starts from zeros.
+// threads a chunk, four blocks an SM; a thread asks for two runs of 16 bytes of every array
+// before it uses the first. A job that does not live is not touched; one without a direction starts
+// from zeros.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/slot.cuh"
@@ -18,7 +19,7 @@
 namespace rode::cuda {
 namespace {
 
-constexpr int kRuns = 4;
+constexpr int kRuns = 2;
 
 struct Args {
   StepView view;
@@ -132,7 +133,7 @@ __device__ double form_chunk(const JobEntry& job, const Slot& slot, bool vector,
   return sum;
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 2) form(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 4) form(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
   if (view.live[entry.job] == 0) return;

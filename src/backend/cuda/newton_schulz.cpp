@@ -27,20 +27,28 @@ struct DeviceChunk {
   DeviceBuffer operands;  // PlainOperand [group][role]
   DeviceBuffer members;
   bool hopper = false;
+  bool hold = false;  // reprojections are part of the product
 };
 
-const char* name_of(const Launch& launch) {
+const char* name_of(const Launch& launch, bool hold) {
   if (launch.kind == Launch::Kind::symmetric) {
     return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
   }
-  return launch.projection == Projection::none ? "apply" : "apply, measured";
+  if (launch.projection == Projection::none) return "apply";
+  return hold && launch.projection == Projection::guarded ? "apply, projected" : "apply, measured";
 }
 
-ProductKind kind_of(const Launch& launch) {
+bool reprojects(const Launch& launch) {
+  return launch.projection == Projection::every || launch.projection == Projection::guarded;
+}
+
+ProductKind kind_of(const Launch& launch, bool hold) {
   if (launch.kind == Launch::Kind::symmetric) {
     return launch.blend >= 0 ? ProductKind::polynomial : ProductKind::plain;
   }
-  return launch.projection == Projection::none ? ProductKind::apply : ProductKind::measured;
+  if (launch.projection == Projection::none) return ProductKind::apply;
+  return hold && launch.projection == Projection::guarded ? ProductKind::projected
+                                                          : ProductKind::measured;
 }
 
 std::size_t bytes_of(const DeviceChunk& chunk) {
@@ -57,7 +65,7 @@ struct NewtonSchulz::Impl {
   std::vector<NsSlot> slots;
   std::vector<DeviceChunk> chunks;
   int matrices = 0;
-  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends;
+  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, words;
 
   void build_tables(const Chunk& chunk, bool hopper_device);
   void build_slots(const Chunk& chunk);
@@ -69,6 +77,7 @@ struct NewtonSchulz::Impl {
 void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
   DeviceChunk device;
   device.hopper = hopper_device && chunk.program.dtype != NsDType::fp32;
+  device.hold = device.hopper && chunk.hold;
   for (const WorkList& list : chunk.lists) {
     DeviceList& own = device.lists.emplace_back();
     own.items = upload_table(list.items, nullptr);
@@ -152,6 +161,7 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   self.partials = DeviceBuffer(partials * sizeof(PartialSums));
   self.tiles = upload_table(tiles, nullptr);
   self.blends = DeviceBuffer(most_steps * given.size() * sizeof(Blend));
+  self.words = DeviceBuffer(most_steps * given.size() * sizeof(long long));
   self.slots.resize(given.size());
   for (const Chunk& chunk : self.plan) {
     self.build_tables(chunk, hopper);
@@ -193,6 +203,7 @@ ProductArgs NewtonSchulz::Impl::arguments(const DeviceChunk& device, const Launc
   args.projection = step.projection;
   args.partials = partials.as<PartialSums>();
   args.tiles = tiles.as<TileRange>();
+  args.words = words.as<long long>() + std::ptrdiff_t{step.iteration} * matrices;
   return args;
 }
 
@@ -202,9 +213,9 @@ void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, c
   if (!device.hopper) {
     RODE_CUDA_CHECK(launch_plain(args, dtype, step.kind == Launch::Kind::symmetric, stream));
   } else if (dtype == NsDType::fp16) {
-    RODE_CUDA_CHECK(launch_hopper_fp16(args, kind_of(step), stream));
+    RODE_CUDA_CHECK(launch_hopper_fp16(args, kind_of(step, device.hold), stream));
   } else {
-    RODE_CUDA_CHECK(launch_hopper_bf16(args, kind_of(step), stream));
+    RODE_CUDA_CHECK(launch_hopper_bf16(args, kind_of(step, device.hold), stream));
   }
 }
 
@@ -215,15 +226,16 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   if (chunk.program.steps == 0) return;
   const DeviceChunk& device = self.chunks[index];
   const auto count = static_cast<int>(chunk.members.size());
-  RODE_CUDA_CHECK(launch_blends(
-      {device.members.as<int>(), count, chunk.program.steps, self.matrices,
-       chunk.program.coefficients, self.start_scale.as<float>(), self.blends.as<Blend>()},
-      stream));
+  RODE_CUDA_CHECK(
+      launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
+                     chunk.program.coefficients, self.start_scale.as<float>(),
+                     self.blends.as<Blend>(), self.words.as<long long>()},
+                    stream));
   for (const Launch& step : chunk.launches) {
     const ProductArgs args = self.arguments(device, step);
     self.launch(chunk, device, step, args, stream);
-    if (after) after(name_of(step));
-    if (step.projection == Projection::every || step.projection == Projection::guarded) {
+    if (after) after(name_of(step, device.hold));
+    if (reprojects(step) && !(device.hold && step.projection == Projection::guarded)) {
       RODE_CUDA_CHECK(launch_projection(args, chunk.program.dtype, stream));
       if (after) after("projection");
     }
@@ -240,7 +252,7 @@ std::size_t NewtonSchulz::workspace_bytes() const {
   const Impl& self = *impl_;
   std::size_t bytes = 0;
   for (const DeviceBuffer* buffer : {&self.workspace, &self.start_scale, &self.sums, &self.partials,
-                                     &self.tiles, &self.blends}) {
+                                     &self.tiles, &self.blends, &self.words}) {
     bytes += buffer->bytes();
   }
   for (const DeviceChunk& chunk : self.chunks) bytes += bytes_of(chunk);

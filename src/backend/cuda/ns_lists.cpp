@@ -90,4 +90,18 @@ WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options
   return deal(items, options.clusters);
 }
 
+bool can_hold(const WorkList& list) {
+  for (int c = 0; c < list.clusters(); ++c) {
+    int held = 0, before = -1;
+    for (int i = list.lists[static_cast<std::size_t>(c)];
+         i < list.lists[static_cast<std::size_t>(c) + 1]; ++i) {
+      const ProductItem& item = list.items[static_cast<std::size_t>(i)];
+      held = i > list.lists[static_cast<std::size_t>(c)] && item.matrix == before ? held + 1 : 1;
+      if (held > kMostHeld) return false;
+      before = item.matrix;
+    }
+  }
+  return true;
+}
+
 }  // namespace rode::cuda

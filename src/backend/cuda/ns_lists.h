@@ -11,4 +11,12 @@ enum class ListKind { gram, square, apply };
 // Items of every matrix of the chunk.
 WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options);
 
+// Items of one matrix in a row that a cluster can have under way: a tile put down and one in
+// registers for each of the two warpgroups.
+inline constexpr int kMostHeld = 4;
+
+// Whether tiles of this list can wait for their matrix's sum without waiting in a circle: every
+// cluster has the matrices in the same order, and at most kMostHeld items of each.
+bool can_hold(const WorkList& list);
+
 }  // namespace rode::cuda

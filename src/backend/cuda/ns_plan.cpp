@@ -100,10 +100,12 @@ Launch symmetric(Role a, Role b, Role d, int blend, Role c, List list) {
   return launch;
 }
 
-Launch apply(Role from, Role factor, Role to, Projection projection) {
+// X <- X P or X Q, which completes iteration k.
+Launch apply(Role from, Role factor, Role to, const Program& program, int k) {
   Launch launch = symmetric(from, factor, to, -1, kRoleX, kApplyList);
   launch.kind = Launch::Kind::apply;
-  launch.projection = projection;
+  launch.projection = projection_of(program, k);
+  launch.iteration = k;
   return launch;
 }
 
@@ -113,7 +115,7 @@ void standard_program(Chunk& chunk) {
     const Role gram = to == kRoleY ? kRoleYGram : kRoleXGram;
     chunk.launches.push_back(symmetric(from, from, gram, -1, kRoleX, kGramList));
     chunk.launches.push_back(symmetric(gram, gram, kRoleP, k, gram, kSquareList));
-    chunk.launches.push_back(apply(from, kRoleP, to, projection_of(chunk.program, k)));
+    chunk.launches.push_back(apply(from, kRoleP, to, chunk.program, k));
     std::swap(from, to);
   }
   chunk.kernel = from;
@@ -140,7 +142,7 @@ void gram_program(Chunk& chunk) {
       chunk.launches.push_back(symmetric(kRoleT, p, g, -1, kRoleX, kSquareList));
     }
     ++k;
-    chunk.launches.push_back(apply(from, q, to, projection_of(program, k - 1)));
+    chunk.launches.push_back(apply(from, q, to, program, k - 1));
     std::swap(from, to);
   }
   chunk.kernel = from;
@@ -180,6 +182,7 @@ void complete(Chunk& chunk, const std::vector<NsMatrix>& matrices, const PlanOpt
   chunk.lists[kGramList] = make_list(chunk, ListKind::gram, options);
   chunk.lists[kSquareList] = make_list(chunk, ListKind::square, options);
   chunk.lists[kApplyList] = make_list(chunk, ListKind::apply, options);
+  chunk.hold = can_hold(chunk.lists[kApplyList]);
   if (chunk.program.gram) {
     gram_program(chunk);
   } else {

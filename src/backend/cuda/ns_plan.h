@@ -90,6 +90,7 @@ struct Launch {
   Role a = kRoleX, b = kRoleX, c = kRoleX, d = kRoleX;
   int blend = -1;  // iteration whose polynomial is formed; -1: D = A B
   Projection projection = Projection::none;
+  int iteration = 0;  // of an applying product: the last one that it completes
   List list = kGramList;
 };
 
@@ -128,6 +129,7 @@ struct Chunk {
   std::vector<TileRange> tiles;  // of each member
   int partials = 0;
   std::vector<WorkList> lists;
+  bool hold = false;  // tiles may be held until their matrix's sum is known
   std::vector<Launch> launches;
   Role kernel = kRoleX;
   std::size_t bytes = 0;

@@ -20,6 +20,7 @@ __global__ void blend_kernel(const BlendArgs args) {
     const int at = step * args.matrices + matrix;
     args.blends[at] = {static_cast<float>(p.c * k * k * k * k * k),
                        static_cast<float>(p.b * k * k * k), static_cast<float>(p.a * k), 0};
+    args.words[at] = 0;
   }
 }
 

@@ -49,10 +49,11 @@ struct ProductArgs {
   Projection projection = Projection::none;
   PartialSums* partials = nullptr;
   const TileRange* tiles = nullptr;  // [matrix]
+  long long* words = nullptr;        // [matrix]: sums as they come in (device/held.cuh)
 };
 
 // Compute capability 9.0 (products_hopper.cuh).
-enum class ProductKind { plain, polynomial, apply, measured };
+enum class ProductKind { plain, polynomial, apply, measured, projected };
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 
@@ -66,13 +67,14 @@ cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric,
 // D <- factor (D - t U), after an applying product that was measured (products_project.cu).
 cudaError_t launch_projection(const ProductArgs& args, NsDType dtype, cudaStream_t stream);
 
-// Before a run: every iteration's blends from the start's scale.
+// Before a run: every iteration's blends from the start's scale, and no sums yet.
 struct BlendArgs {
   const int* members = nullptr;  // matrices of the chunk
   int count = 0, steps = 0, matrices = 0;
   Coefficients coefficients = Coefficients::jordan;
   const float* start_scale = nullptr;  // [matrix]
   Blend* blends = nullptr;             // [step][matrix]
+  long long* words = nullptr;          // [step][matrix]
 };
 cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream);
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "backend/cuda/device/finish.cuh"
+#include "backend/cuda/device/held.cuh"
 #include "backend/cuda/device/hopper.cuh"
 #include "backend/cuda/device/ring.cuh"
 #include "backend/cuda/products.h"
@@ -21,6 +22,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
     product_kernel(const __grid_constant__ ProductArgs args) {
   constexpr bool kSymmetric = kKind == ProductKind::plain || kKind == ProductKind::polynomial;
   constexpr bool kMeasure = kKind == ProductKind::measured;
+  constexpr bool kHold = kKind == ProductKind::projected;
   constexpr bool kStaged = kKind == ProductKind::polynomial || kMeasure;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
@@ -32,7 +34,11 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       barrier_init(shared_address(&shared.full[stage]), 1);
       barrier_init(shared_address(&shared.empty[stage]), 2 * 4);  // the warps of a group, 2 CTAs
     }
-    for (auto& barrier : shared.loaded) barrier_init(shared_address(&barrier), 1);
+    for (int g = 0; g < 2; ++g) {
+      barrier_init(shared_address(&shared.loaded[g]), 1);
+      barrier_init(shared_address(&shared.ready[g]), 4);  // the warps of a group
+      barrier_init(shared_address(&shared.stored[g]), 1);
+    }
     barrier_init_fence();
   }
   __syncthreads();
@@ -43,15 +49,20 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
   if (group == 0) {
-    give_registers<40>();  // of 65536: 168 a thread at the start
-    if (warp == 0 && elected()) copy_operands(args, shared, first, last, rank);
+    give_registers<kHold ? 88 : 40>();  // of 65536: 168 a thread at the start
+    if (warp == 0) {
+      if (elected()) copy_operands<kHold>(args, shared, first, last, rank);
+    } else if constexpr (kHold) {
+      project_held<Element>(args, shared, first, last, rank);
+    }
   } else {
-    take_registers<232>();
+    take_registers<kHold ? 208 : 232>();
     Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
               shared_address(&shared.loaded[group - 1])};
     const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
     Cursor at;
-    if (me.group == 1 && first < last) at.advance(uniform(args.items[first].depth));
+    constexpr int kMore = kHold ? 1 : 0;  // loads of an item beyond its operands
+    if (me.group == 1 && first < last) at.advance(uniform(args.items[first].depth) + kMore);
     int i = first + me.group;
     ProductItem next = args.items[min(i, last - 1)];
     while (i < last) {
@@ -63,6 +74,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       next = args.items[min(i + 2, last - 1)];
       const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
       const int depth = uniform(item.depth);
+      const Blend blend = kKind == ProductKind::polynomial ? args.blends[item.matrix] : Blend{};
       if constexpr (kStaged) {
         if (me.leads()) {
           const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? args.c : kRoleU);
@@ -72,19 +84,23 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       if (i > first) turn_wait(own_turn);
       float d[2][64];
       if (uniform(item.order == OperandOrder::k_k ? 1 : 0) != 0) {
-        multiply<Element, false, false>(d, shared, at, depth, turn);
+        multiply<Element, false, false, kHold>(d, shared, at, depth, turn);
       } else {
-        multiply<Element, kSymmetric, true>(d, shared, at, depth, turn);
+        multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
       }
       if constexpr (kSymmetric) {
-        finish_symmetric<Element, kStaged>(args, item, me, d);
+        finish_symmetric<Element, kStaged>(args, item, blend, me, d);
+      } else if constexpr (kHold) {
+        hold<Element>(args, item, me, shared, at, d);
       } else {
         finish_apply<Element, kMeasure>(args, item, me, shared, d);
       }
-      at.advance(uniform(skipped));
+      at.advance(uniform(skipped) + kMore);
       i += 2;
     }
-    if (me.leads()) stores_wait();
+    if constexpr (!kHold) {
+      if (me.leads()) stores_wait();
+    }
   }
   // No CTA may leave while its neighbour can still write into it.
   __syncwarp();
@@ -93,16 +109,19 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
 
 template <class Element, ProductKind kKind>
 cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // Who holds a tile waits for other CTAs: all of them run, or none.
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(kClusterSize * args.clusters));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = kKind == ProductKind::projected ? 2 : 1;
   return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
 }
 
@@ -115,10 +134,11 @@ cudaError_t allow_shared() {
 // Once a device: lets the kernels have their shared memory, and says how many clusters fit.
 template <class Element>
 cudaError_t prepare(int* clusters) {
-  for (const cudaError_t error : {allow_shared<Element, ProductKind::plain>(),
-                                  allow_shared<Element, ProductKind::polynomial>(),
-                                  allow_shared<Element, ProductKind::apply>(),
-                                  allow_shared<Element, ProductKind::measured>()}) {
+  for (const cudaError_t error :
+       {allow_shared<Element, ProductKind::plain>(),
+        allow_shared<Element, ProductKind::polynomial>(),
+        allow_shared<Element, ProductKind::apply>(), allow_shared<Element, ProductKind::measured>(),
+        allow_shared<Element, ProductKind::projected>()}) {
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
@@ -135,9 +155,10 @@ cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t strea
     case ProductKind::plain: return launch<Element, ProductKind::plain>(args, stream);
     case ProductKind::polynomial: return launch<Element, ProductKind::polynomial>(args, stream);
     case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
-    case ProductKind::measured: break;
+    case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
+    case ProductKind::projected: break;
   }
-  return launch<Element, ProductKind::measured>(args, stream);
+  return launch<Element, ProductKind::projected>(args, stream);
 }
 
 }  // namespace rode::cuda::hopper

@@ -3,8 +3,8 @@
 //
 // Projection, rotation and rescaling are in the two coefficients. Bytes an element with fp32
 // weights and a bf16 kernel: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
-// ||W||^2 are left by chunk. One block of 256 threads a chunk; a thread asks for four runs of
-// both arrays before it uses the first.
+// ||W||^2 are left by chunk. One block of 256 threads a chunk, five blocks an SM; a thread asks for
+// two runs of both arrays before it uses the first.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/slot.cuh"
@@ -14,7 +14,7 @@
 namespace rode::cuda {
 namespace {
 
-constexpr int kRuns = 4;
+constexpr int kRuns = 2;
 
 struct Args {
   StepView view;
@@ -66,7 +66,7 @@ __device__ Moved write_chunk(const JobEntry& job, const Kernel& kernel, const Mi
   return moved;
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 3) write(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 5) write(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
   if (view.live[entry.job] == 0) return;

@@ -24,6 +24,17 @@ __device__ inline std::uint32_t tile_byte(int row, int column) {
                                     ((((column & 63) >> 3) ^ (row & 7)) << 4) + (column & 7) * 2);
 }
 
+// By one thread.
+__device__ inline void store_tile(const CUtensorMap* map, std::uint32_t tile, int row, int column,
+                                  int batch) {
+#pragma unroll
+  for (int box = 0; box < 4; ++box) {
+    store_box(map, tile + box * kBoxBytes, column + (box >> 1) * kBoxSide,
+              row + (box & 1) * kBoxSide, batch);
+  }
+  stores_commit();
+}
+
 // Pairs of a tile that are read at once; beside 128 sums there is no room for all 64.
 inline constexpr int kInFlight = 8;
 
@@ -49,9 +60,12 @@ struct Worker {
     return (own ^ static_cast<std::uint32_t>((i >> 1 & 7) << 4)) +
            static_cast<std::uint32_t>(half * kBoxBytes + (i & 1) * 1024 + (i >> 4) * 2 * kBoxBytes);
   }
+  // Opaque to the compiler, which would keep all that follows from it through the product.
   __device__ std::uint32_t own_place() const {
     const int row0 = warp * 16 + lane / 4;
-    return tile + static_cast<std::uint32_t>(row0 * 128 + ((row0 & 7) << 4) + (lane % 4) * 4);
+    auto own = tile + static_cast<std::uint32_t>(row0 * 128 + ((row0 & 7) << 4) + (lane % 4) * 4);
+    asm volatile("" : "+r"(own));
+    return own;
   }
   __device__ void read(std::uint32_t own, int half, int from,
                        std::uint32_t (&to)[kInFlight]) const {
@@ -59,19 +73,28 @@ struct Worker {
     for (int j = 0; j < kInFlight; ++j) to[j] = read_shared(place(own, half, from + j));
   }
 
-  // The tile's mirror image. Lane l gives the place of row l % 8 of block l / 8: blocks (upper,
-  // lower) x (left, right).
-  __device__ void write_transposed(const std::uint32_t (&packed)[2][32]) const {
-    const int block = lane / 8, inner = lane % 8;
+  // The left or right half of the tile.
+  __device__ void write_side(std::uint32_t own, int side,
+                             const std::uint32_t (&packed)[2][32]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
-      for (int pair = 0; pair < 8; ++pair) {
-        const int r = (pair * 2 + block / 2) * 8 + inner;
-        const int c = half * 64 + warp * 16 + (block % 2) * 8;
-        store_transposed(tile + tile_byte(r, c), packed[half][4 * pair], packed[half][4 * pair + 1],
-                         packed[half][4 * pair + 2], packed[half][4 * pair + 3]);
+      for (int i = 16 * side; i < 16 * side + 16; ++i) {
+        write_shared(place(own, half, i), packed[half][i]);
       }
+    }
+  }
+  // The same of its mirror image. Lane l gives the place of row l % 8 of block l / 8: blocks
+  // (upper, lower) x (left, right).
+  __device__ void write_mirrored_side(int side, const std::uint32_t (&packed)[2][32]) const {
+    int block = lane / 8, inner = lane % 8;
+    asm volatile("" : "+r"(block), "+r"(inner));  // as own_place()
+#pragma unroll
+    for (int pair = 0; pair < 8; ++pair) {
+      const int r = (pair * 2 + block / 2) * 8 + inner;
+      const int c = side * 64 + warp * 16 + (block % 2) * 8;
+      store_transposed(tile + tile_byte(r, c), packed[side][4 * pair], packed[side][4 * pair + 1],
+                       packed[side][4 * pair + 2], packed[side][4 * pair + 3]);
     }
   }
 
@@ -85,11 +108,16 @@ struct Worker {
                row + (box & 1) * kBoxSide, batch);
     }
   }
-  __device__ void store_tile(const CUtensorMap* map, int row, int column, int batch) const {
+  // The left or right half of it, which all threads have written.
+  __device__ void store_side(const CUtensorMap* map, int side, int row, int column,
+                             int batch) const {
+    fence_for_copies();
+    sync();
+    if (!leads()) return;
 #pragma unroll
-    for (int box = 0; box < 4; ++box) {
-      store_box(map, tile + box * kBoxBytes, column + (box >> 1) * kBoxSide,
-                row + (box & 1) * kBoxSide, batch);
+    for (int box = 2 * side; box < 2 * side + 2; ++box) {
+      store_box(map, tile + box * kBoxBytes, column + side * kBoxSide, row + (box & 1) * kBoxSide,
+                batch);
     }
     stores_commit();
   }
@@ -97,9 +125,10 @@ struct Worker {
     barrier_wait(loaded, parity);
     parity ^= 1;
   }
-  // The tile may be written: what was stored from it has left.
+  // What was stored from the tile has left, but for the last kPending halves.
+  template <int kPending = 0>
   __device__ void wait_free() const {
-    if (leads()) stores_wait_read();
+    if (leads()) stores_wait_read<kPending>();
     sync();
   }
 };
@@ -126,10 +155,12 @@ __device__ inline void average(const Worker& me, std::uint32_t own,
   }
 }
 
-// D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it.
+// D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it. Each is
+// stored by halves: one is on its way while the other is written.
 template <class Element, bool kBlend>
 __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const ProductItem& item,
-                                                 Worker& me, float (&d)[2][64]) {
+                                                 const Blend& blend, Worker& me,
+                                                 float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
   const int row = item.row_tile * kTileSide, column = item.col_tile * kTileSide;
   const std::uint32_t own = me.own_place();
@@ -141,11 +172,12 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
     me.wait_free();
   }
   if (item.mirror && item.row_tile > item.col_tile) return;
-  const Blend blend = kBlend ? args.blends[item.matrix] : Blend{1, 0, 0, 0};
+  const bool diagonal = item.row_tile == item.col_tile;
+  int below = diagonal ? me.row(0, 0) - me.column(0) : 1 << 20;  // rows below the diagonal
+  asm volatile("" : "+r"(below));                                // as own_place()
   std::uint32_t packed[2][32];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool diagonal = kBlend && item.row_tile == item.col_tile;
 #pragma unroll
     for (int from = 0; from < 32; from += kInFlight) {
       std::uint32_t other[kInFlight];
@@ -156,7 +188,7 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
         float low = d[half][2 * i], high = d[half][2 * i + 1];
         if constexpr (kBlend) {
           const float2 c = unpack(other[j], Element());
-          const int off = diagonal ? me.row(half, i) - me.column(i) : -1;
+          const int off = below + half * 64 + (i & 1) * 8 - (i >> 1) * 8;
           low = blend.alpha * low + blend.beta * c.x + (off == 0 ? blend.gamma : 0.0F);
           high = blend.alpha * high + blend.beta * c.y + (off == 1 ? blend.gamma : 0.0F);
         }
@@ -166,28 +198,26 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
     }
   }
   if constexpr (!kBlend) {
-    if (item.mirror && item.row_tile == item.col_tile) {
-      me.write_transposed(packed);
+    if (item.mirror && diagonal) {
+#pragma unroll
+      for (int side = 0; side < 2; ++side) me.write_mirrored_side(side, packed);
       me.sync();
       average<Element>(me, own, packed);
       me.sync();
     }
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) write_shared(me.place(own, half, i), packed[half][i]);
+  for (int side = 0; side < 2; ++side) {
+    me.write_side(own, side, packed);
+    me.store_side(map, side, row, column, item.batch);
   }
-  fence_for_copies();
-  me.sync();
-  if (me.leads()) me.store_tile(map, row, column, item.batch);
-  if (!item.mirror || item.row_tile == item.col_tile) return;
-
-  me.wait_free();
-  me.write_transposed(packed);
-  fence_for_copies();
-  me.sync();
-  if (me.leads()) me.store_tile(map, column, row, item.batch);
+  if (!item.mirror || diagonal) return;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    me.wait_free<1>();
+    me.write_mirrored_side(side, packed);
+    me.store_side(map, side, column, row, item.batch);
+  }
 }
 
 // D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers.
@@ -236,7 +266,7 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
   fence_for_copies();
   me.sync();
   if (me.leads()) {
-    me.store_tile(map, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+    store_tile(map, me.tile, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
     if constexpr (kMeasure) {
       const double(&s)[4][2] = shared.sums[me.group];
       args.partials[item.partial] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],

@@ -148,9 +148,10 @@ __device__ inline void store_box(const CUtensorMap* map, std::uint32_t from, int
 }
 
 __device__ inline void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Shared memory may be written again.
+// Shared memory may be written again, but for what the last kPending groups read.
+template <int kPending = 0>
 __device__ inline void stores_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 // The stores are complete and visible to this thread.
 __device__ inline void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

@@ -19,8 +19,11 @@ struct Shared {
   alignas(1024) unsigned char ring[kStages * kStageBytes];
   alignas(1024) unsigned char tile[2][kTileBytes];  // one a multiplying warpgroup
   std::uint64_t full[kStages], empty[kStages], loaded[2];
+  std::uint64_t ready[2], stored[2];  // of tiles that wait for their matrix's sum (held.cuh)
   double sums[2][4][2];
+  double t;  // of the matrix whose tile is corrected
 };
+static_assert(kTileBytes == kStageBytes, "a tile of U travels through the ring");
 inline constexpr std::size_t kSharedBytes = sizeof(Shared) + 1024;  // to align by hand
 
 // Place in the ring, and the parity of its present round.
@@ -36,7 +39,9 @@ struct Cursor {
 
 // ---- The copying warpgroup --------------------------------------------------------------------
 // The two CTAs of a cluster multiply two tiles of one column: each loads its left operand and
-// half of the right one, which the copy engine delivers to both.
+// half of the right one, which the copy engine delivers to both. kDirection: each item's tile
+// of U follows its operands.
+template <bool kDirection>
 __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
                                      int rank) {
   const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
@@ -74,29 +79,41 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
       }
       at.advance(1);
     }
+    if constexpr (kDirection) {
+      const std::uint32_t barrier = full + at.stage * 8, to = ring + at.stage * kStageBytes;
+      barrier_wait(empty + at.stage * 8, at.parity ^ 1);
+      barrier_expect(barrier, kTileBytes);
+#pragma unroll
+      for (int box = 0; box < 4; ++box) {
+        load_box(to + box * kBoxBytes, maps + kRoleU, barrier,
+                 item.col_tile * kTileSide + (box >> 1) * kBoxSide,
+                 (item.row_tile + rank) * kTileSide + (box & 1) * kBoxSide, item.batch);
+      }
+      at.advance(1);
+    }
   }
 }
 
 // ---- The multiplying warpgroups -----------------------------------------------------------------
+// Hands a stage back. Both CTAs copy into it.
+__device__ inline void release_stage(const Shared& shared, int stage) {
+  if (threadIdx.x % 32 != 0) return;
+  const std::uint32_t empty = shared_address(shared.empty) + stage * 8;
+  barrier_arrive_at(empty, 0);
+  barrier_arrive_at(empty, 1);
+}
+
 // `turn`: the other warpgroup's (0: it has no more work), given as soon as the last operands
 // have been seen. It must not look at the ring before: a barrier tells only odd rounds from even
-// ones, so nobody may wait for a round while the one before is still under way.
-template <class Element, bool kAlongM, bool kAlongN>
+// ones, so nobody may wait for a round while the one before is still under way. kDirection: the
+// tile of U has been seen too, and `at` stands there.
+template <class Element, bool kAlongM, bool kAlongN, bool kDirection>
 __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, int depth,
                                 std::uint32_t turn) {
   // Sixteen steps of K further: 32 bytes in a row, or two groups of eight rows.
   constexpr std::uint64_t kLeftStep = kAlongM ? 2048 >> 4 : 32 >> 4;
   constexpr std::uint64_t kRightStep = kAlongN ? 2048 >> 4 : 32 >> 4;
-  const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
-                      empty = shared_address(shared.empty);
-  const bool speaker = threadIdx.x % 32 == 0;
-  const auto release = [&](int stage) {
-    if (speaker) {
-      // Both CTAs copy into this stage.
-      barrier_arrive_at(empty + stage * 8, 0);
-      barrier_arrive_at(empty + stage * 8, 1);
-    }
-  };
+  const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full);
   int before = 0;
   pin(d[0]);
   pin(d[1]);
@@ -116,18 +133,24 @@ __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, i
                                                    right + step * kRightStep, accumulate);
     }
     products_commit();
-    if (k + 1 == depth && turn != 0) turn_give(turn);
+    if constexpr (!kDirection) {
+      if (k + 1 == depth && turn != 0) turn_give(turn);
+    }
     if (k > 0) {
       products_wait<1>();
-      release(before);
+      release_stage(shared, before);
     }
     before = at.stage;
     at.advance(1);
   }
+  if constexpr (kDirection) {
+    barrier_wait(full + at.stage * 8, at.parity);
+    if (turn != 0) turn_give(turn);
+  }
   products_wait<0>();
   pin(d[0]);
   pin(d[1]);
-  release(before);
+  release_stage(shared, before);
 }
 
 }  // namespace rode::cuda::hopper
