@@ -33,11 +33,11 @@ void run(const Arguments& arguments) {
   if (arguments.tokenizer == "gpt2" && arguments.vocabulary.empty()) {
     throw UsageError("--tokenizer gpt2 needs --vocab, the folder of encoder.json and vocab.bpe");
   }
-  // Before anything is written: a missing input must not leave half a folder.
-  for (const std::string& input : arguments.inputs) const FileMapping readable(input, "read text");
   const auto start = std::chrono::steady_clock::now();
   const lab::DocumentRule rule = lab::document_rule(arguments.documents);
   const auto tokenizer = lab::make_tokenizer(arguments.tokenizer, arguments.vocabulary);
+  // Before anything is written: a missing input must not leave half a folder.
+  for (const std::string& input : arguments.inputs) const FileMapping readable(input, "read text");
   lab::TokenInfo info;
   info.tokenizer = tokenizer->name();
   info.vocab_size = tokenizer->vocab_size();
