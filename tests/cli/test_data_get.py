@@ -201,6 +201,7 @@ def test_missing_file_and_no_network_are_told_apart(get, rode, mirror, tmp_path)
     mirror.files.clear()
     done = get("first")
     assert done.returncode == FAILED and "status 404" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
     done = rode.call(
         "data", "get", "first", "--manifest", tmp_path / "m.toml", "--out", tmp_path / "o"
     )

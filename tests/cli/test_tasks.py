@@ -2,6 +2,7 @@
 """`rode tasks`: the list, one task, and a wrong key with its line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,12 @@ def test_lists_and_shows(rode):
     rates = {o["name"]: o["settings"] for o in qwen["optimizers"]}
     assert float(rates["rode"]["lr_rho"]) == 2.438e-3
     assert float(rates["rode-snr"]["lr"]) == 4.544e-3
+
+
+def test_every_file_of_the_tree_is_part_of_the_program(rode):
+    folder = Path(__file__).resolve().parents[2] / "lab" / "tasks"
+    tasks = json.loads(rode.call("tasks", "--json").stdout)["tasks"]
+    assert sorted(task["name"] for task in tasks) == sorted(p.stem for p in folder.glob("*.toml"))
 
 
 def test_a_file_of_ones_own(rode, tmp_path):

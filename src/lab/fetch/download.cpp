@@ -134,7 +134,11 @@ void download(const std::string& url, const std::filesystem::path& part,
     download(url, part, progress);
     return;
   }
-  if (code != CURLE_OK) throw failure(url, code, detail, status);
+  if (code != CURLE_OK) {
+    std::error_code ignored;  // nothing came: leave nothing
+    if (std::filesystem::file_size(part, ignored) == 0) std::filesystem::remove(part, ignored);
+    throw failure(url, code, detail, status);
+  }
   if (::fsync(file.get()) != 0 || !file.close()) throw local_error(errno);
 }
 
