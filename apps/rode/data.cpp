@@ -38,11 +38,12 @@ SplitReport report_on(const std::string& folder, const std::string& split, bool 
       report.largest = std::max<std::int64_t>(report.largest, token);
     }
   }
-  if (opened.info() && report.largest >= opened.info()->vocab_size) {
+  const auto& info = opened.info();
+  if (info && report.largest >= info->vocab_size) {
     throw file_error("data info", folder,
                      fmt::format("split '{}' holds token {}; tokens.json promises tokens below {}; "
                                  "make the folder again with 'rode data tokens'",
-                                 split, report.largest, opened.info()->vocab_size));
+                                 split, report.largest, info->vocab_size));
   }
   return report;
 }

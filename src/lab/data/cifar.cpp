@@ -8,7 +8,7 @@ namespace rode::lab {
 namespace {
 
 constexpr int kSide = 32;
-constexpr std::size_t kPlane = kSide * kSide;
+constexpr std::size_t kPlane = std::size_t{kSide} * kSide;
 constexpr std::size_t kRecord = 2 + 3 * kPlane;
 constexpr int kCoarse = 20;
 constexpr int kFine = 100;

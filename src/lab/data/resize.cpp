@@ -24,6 +24,9 @@ struct Weights {
   std::vector<std::int32_t> values;  // taps a pixel
 };
 
+// Half up and then towards zero, as Pillow rounds. NOLINTNEXTLINE(bugprone-incorrect-roundings)
+int truncated_half_up(double value) { return static_cast<int>(value + 0.5); }
+
 Weights weights_for(int input, int output) {
   const double scale = static_cast<double>(input) / output;
   const double support = std::max(scale, 1.0);
@@ -33,8 +36,8 @@ Weights weights_for(int input, int output) {
   std::vector<double> exact(static_cast<std::size_t>(weights.taps));
   for (int i = 0; i < output; ++i) {
     const double centre = (i + 0.5) * scale;
-    const int first = std::max(0, static_cast<int>(centre - support + 0.5));
-    const int last = std::min(input, static_cast<int>(centre + support + 0.5));
+    const int first = std::max(0, truncated_half_up(centre - support));
+    const int last = std::min(input, truncated_half_up(centre + support));
     double sum = 0;
     for (int j = first; j < last; ++j) {
       const double distance = std::abs((j - centre + 0.5) * (1.0 / support));
@@ -44,7 +47,7 @@ Weights weights_for(int input, int output) {
     std::int32_t* out = weights.values.data() + static_cast<std::ptrdiff_t>(i) * weights.taps;
     for (int j = 0; j < last - first; ++j) {
       const double weight = exact[static_cast<std::size_t>(j)] / sum;
-      out[j] = static_cast<std::int32_t>(0.5 + weight * (1 << kFractionBits));
+      out[j] = truncated_half_up(weight * (1 << kFractionBits));
     }
     weights.first.push_back(first);
     weights.count.push_back(last - first);

@@ -69,6 +69,8 @@ std::int64_t TinyVision::read(std::uint64_t index, Image& image) const {
   Random random(derive_seed(seed_, {4, split_, index}));
   const auto colours = contrasting(random);
   const double angle = random.uniform(0, 2 * std::numbers::pi);
+  const double cosine = std::cos(angle);
+  const double sine = std::sin(angle);
   const double scale = side_ * random.uniform(0.2, 0.4);
   const double centre_x = side_ * random.uniform(0.35, 0.65);
   const double centre_y = side_ * random.uniform(0.35, 0.65);
@@ -79,10 +81,7 @@ std::int64_t TinyVision::read(std::uint64_t index, Image& image) const {
       for (int sub = 0; sub < kSub * kSub; ++sub) {
         const double dx = (column + (sub % kSub + 0.5) / kSub - centre_x) / scale;
         const double dy = (row + (sub / kSub + 0.5) / kSub - centre_y) / scale;  // NOLINT
-        inside += covers(label, dx * std::cos(angle) + dy * std::sin(angle),
-                         dy * std::cos(angle) - dx * std::sin(angle))
-                      ? 1
-                      : 0;
+        inside += covers(label, dx * cosine + dy * sine, dy * cosine - dx * sine) ? 1 : 0;
       }
       const double share = static_cast<double>(inside) / (kSub * kSub);
       for (std::size_t c = 0; c < 3; ++c) {

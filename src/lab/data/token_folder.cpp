@@ -71,7 +71,7 @@ std::string split_of(const fs::path& file) {
   const std::string stem = file.stem().string();
   for (std::size_t at = 0; at < stem.size();) {
     const std::size_t end = std::min(stem.find_first_of("_-.", at), stem.size());
-    const std::string word = stem.substr(at, end - at);
+    std::string word = stem.substr(at, end - at);
     if (word == "train" || word == "test") return word;
     if (word == "val" || word == "valid" || word == "validation") return "valid";
     at = end + 1;

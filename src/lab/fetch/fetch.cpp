@@ -61,8 +61,7 @@ std::string url_of(const Dataset& dataset, const DatasetFile& file, const std::s
                         : fmt::format("{}/{}/{}", base, dataset.name, file.name);
 }
 
-void record_tokens(const Dataset& dataset, const fs::path& folder) {
-  TokenInfo info = *dataset.tokens;
+void record_tokens(const Dataset& dataset, TokenInfo info, const fs::path& folder) {
   for (const DatasetFile& file : dataset.files) {
     const TokenShard shard(folder / file.name);
     SplitInfo& split = info.splits[split_of(file.name)];
@@ -124,7 +123,7 @@ FetchResult fetch_dataset(const Dataset& dataset, const fs::path& folder,
     unpack(part, members);
     fs::remove(part);
   }
-  if (dataset.tokens) record_tokens(dataset, folder);
+  if (dataset.tokens) record_tokens(dataset, *dataset.tokens, folder);
   const nlohmann::ordered_json record = {
       {"dataset", dataset.name}, {"licence", dataset.licence}, {"files", files}};
   const std::string text = record.dump(2) + "\n";

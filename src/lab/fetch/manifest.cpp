@@ -73,8 +73,8 @@ std::map<std::string, Dataset> parse_manifest(std::string_view text, std::string
   TomlTable root(parsed, std::string(source), "", std::string(kOperation));
   std::map<std::string, Dataset> datasets;
   for (const std::string& name : root.keys()) {
-    auto table = root.table(name);
-    datasets[name] = parse_dataset(*table, plain_name(root, name, name));
+    auto table = root.required(name, root.table(name));
+    datasets[name] = parse_dataset(table, plain_name(root, name, name));
   }
   return datasets;
 }

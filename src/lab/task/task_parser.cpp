@@ -181,8 +181,8 @@ Task parse_task(std::string_view text, std::string_view name, std::string_view s
   task.data = parse_data(data);
   task.train = parse_train(train);
   for (const std::string& key : optimizers.keys()) {
-    auto table = optimizers.table(key);
-    task.optimizers.push_back(parse_optimizer(*table, key));
+    auto table = optimizers.required(key, optimizers.table(key));
+    task.optimizers.push_back(parse_optimizer(table, key));
   }
   if (task.optimizers.empty()) optimizers.fail("", "[optimizers] is empty; expected at least one");
   check_together(task, root);
