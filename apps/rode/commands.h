@@ -10,5 +10,7 @@ void add_optimizers_command(CLI::App& app);
 void add_step_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
 void add_demo_command(CLI::App& app);
+void add_data_command(CLI::App& app);
+void add_tasks_command(CLI::App& app);
 
 }  // namespace rode::cli

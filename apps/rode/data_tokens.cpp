@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode data tokens`: text to token shards.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/file_io.h"
+#include "data_commands.h"
+#include "lab/data/text_reader.h"
+#include "lab/data/token_folder.h"
+#include "lab/data/tokenizer.h"
+
+namespace rode::cli {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> inputs;
+  std::string tokenizer = "gpt2";
+  std::string vocabulary;
+  std::string out;
+  std::string split = "train";
+  std::string documents = "file";
+  std::size_t shard_tokens = 100'000'000;
+  bool overwrite = false;
+  bool json = false;
+};
+
+void run(const Arguments& arguments) {
+  if (arguments.tokenizer == "gpt2" && arguments.vocabulary.empty()) {
+    throw UsageError("--tokenizer gpt2 needs --vocab, the folder of encoder.json and vocab.bpe");
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const lab::DocumentRule rule = lab::document_rule(arguments.documents);
+  const auto tokenizer = lab::make_tokenizer(arguments.tokenizer, arguments.vocabulary);
+  // Before anything is written: a missing input must not leave half a folder.
+  for (const std::string& input : arguments.inputs) const FileMapping readable(input, "read text");
+  lab::TokenInfo info;
+  info.tokenizer = tokenizer->name();
+  info.vocab_size = tokenizer->vocab_size();
+  info.end_of_text = tokenizer->end_of_text();
+  lab::TokenFolderWriter writer(arguments.out, info,
+                                {arguments.split, arguments.shard_tokens, arguments.overwrite});
+
+  std::uint64_t bytes = 0;
+  std::uint64_t documents = 0;
+  std::vector<std::uint16_t> tokens;
+  lab::DocumentSplitter splitter(rule, [&](std::string_view document) {
+    tokens.assign(1, tokenizer->end_of_text());
+    tokenizer->encode(document, tokens);
+    writer.append(tokens);
+    bytes += document.size();
+    ++documents;
+  });
+  for (const std::string& input : arguments.inputs) {
+    lab::read_text(input, [&](std::string_view text) { splitter.push(text); });
+    splitter.finish();
+  }
+  const lab::SplitInfo written = writer.finish();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  const double rate = static_cast<double>(bytes) / 1e6 / elapsed.count();
+  if (arguments.json) {
+    const Json json = {
+        {"out", arguments.out},          {"split", arguments.split}, {"tokenizer", info.tokenizer},
+        {"vocab_size", info.vocab_size}, {"bytes", bytes},           {"documents", documents},
+        {"tokens", written.tokens},      {"shards", written.shards}, {"seconds", elapsed.count()}};
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{}: {} tokens of {} documents ({} bytes) in {} shards, {:.1f} MB/s\n", arguments.out,
+             written.tokens, documents, bytes, written.shards, rate);
+}
+
+}  // namespace
+
+void add_data_tokens_command(CLI::App& data) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = data.add_subcommand(
+      "tokens", "Make token shards (llm.c's layout) from text, one end of text before a document");
+  command->add_option("--input", arguments->inputs, "Text files, .xz, .gz, .zst and .bz2 too")
+      ->required();
+  command->add_option("--tokenizer", arguments->tokenizer, "gpt2 or bytes")->capture_default_str();
+  command->add_option("--vocab", arguments->vocabulary,
+                      "Folder of GPT-2's encoder.json and vocab.bpe");
+  command->add_option("--out", arguments->out, "Folder for the shards and tokens.json")->required();
+  command->add_option("--split", arguments->split, "train, valid or test")->capture_default_str();
+  command
+      ->add_option("--documents", arguments->documents,
+                   "Where a document ends: file, blank (line), heading (before '= Title =')")
+      ->capture_default_str();
+  command->add_option("--shard-tokens", arguments->shard_tokens, "Most tokens a shard")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--overwrite", arguments->overwrite, "Replace the split's shards");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
+}
+
+}  // namespace rode::cli

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folders of token shards: tokens.json, opening a split, writing one.
+#include "lab/data/token_folder.h"
+
+#include <algorithm>
+#include <fstream>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace rode::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kOperation = "token folder";
+constexpr std::string_view kSidecar = "tokens.json";
+constexpr std::string_view kFormat = "rode-tokens-1";
+
+Error folder_error(const fs::path& folder, std::string_view what) {
+  return {ErrorKind::file, kOperation,
+          fmt::format("folder '{}': {}", printable(folder.string()), what)};
+}
+
+}  // namespace
+
+std::optional<TokenInfo> read_token_info(const fs::path& folder) {
+  const fs::path path = folder / kSidecar;
+  if (!fs::exists(path)) return std::nullopt;
+  const FileMapping mapping(path, kOperation);
+  const auto bytes = mapping.bytes();
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  const auto json = nlohmann::json::parse(text, text + bytes.size(), nullptr, false);
+  try {
+    if (json.at("format").get<std::string>() != kFormat) throw std::runtime_error("format");
+    TokenInfo info;
+    info.tokenizer = json.at("tokenizer").get<std::string>();
+    info.vocab_size = json.at("vocab_size").get<std::int64_t>();
+    info.end_of_text = json.at("end_of_text").get<std::int64_t>();
+    for (const auto& [name, split] : json.at("splits").items()) {
+      info.splits[name] = {split.at("shards").get<std::int64_t>(),
+                           split.at("tokens").get<std::int64_t>()};
+    }
+    return info;
+  } catch (const std::exception&) {
+    throw file_error(kOperation, path.string(),
+                     fmt::format("is not a description of tokens; expected format '{}' with "
+                                 "tokenizer, vocab_size, end_of_text and splits; make the folder "
+                                 "again with 'rode data tokens'",
+                                 kFormat));
+  }
+}
+
+void write_token_info(const fs::path& folder, const TokenInfo& info) {
+  nlohmann::ordered_json json = {{"format", kFormat},
+                                 {"tokenizer", info.tokenizer},
+                                 {"vocab_size", info.vocab_size},
+                                 {"end_of_text", info.end_of_text},
+                                 {"splits", nlohmann::ordered_json::object()}};
+  for (const auto& [name, split] : info.splits) {
+    json["splits"][name] = {{"shards", split.shards}, {"tokens", split.tokens}};
+  }
+  const std::string text = json.dump(2) + "\n";
+  AtomicFile file(folder / kSidecar, kOperation);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+std::string split_of(const fs::path& file) {
+  const std::string stem = file.stem().string();
+  for (std::size_t at = 0; at < stem.size();) {
+    const std::size_t end = std::min(stem.find_first_of("_-.", at), stem.size());
+    std::string word = stem.substr(at, end - at);
+    if (word == "train" || word == "test") return word;
+    if (word == "val" || word == "valid" || word == "validation") return "valid";
+    at = end + 1;
+  }
+  return {};
+}
+
+std::vector<fs::path> shard_paths(const fs::path& folder, const std::string& split) {
+  std::error_code failed;
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    const fs::path& path = entry.path();
+    if (path.extension() == ".bin" && split_of(path) == split) paths.push_back(path);
+  }
+  if (failed) {
+    throw folder_error(folder, fmt::format("cannot be listed ({}); expected a folder of token "
+                                           "shards; check the path",
+                                           failed.message()));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+TokenFolder::TokenFolder(const fs::path& folder, const std::string& split)
+    : folder_(folder), info_(read_token_info(folder)) {
+  for (const fs::path& path : shard_paths(folder, split)) {
+    tokens_ += shards_.emplace_back(path).tokens().size();
+  }
+  if (shards_.empty()) {
+    throw folder_error(folder, fmt::format("holds no shard of the split '{0}'; expected files such "
+                                           "as {0}_000000.bin; make them with 'rode data tokens "
+                                           "--split {0}'",
+                                           split));
+  }
+  if (!info_) return;  // shards from elsewhere have no tokens.json
+  const auto recorded = info_->splits.find(split);
+  const auto shards = static_cast<std::int64_t>(shards_.size());
+  if (recorded == info_->splits.end()) {
+    throw folder_error(folder, fmt::format("{} shards of '{}' are there but {} does not record the "
+                                           "split: writing it was interrupted; make it again with "
+                                           "'rode data tokens --overwrite'",
+                                           shards, split, kSidecar));
+  }
+  const SplitInfo& expected = recorded->second;
+  if (expected.shards != shards || expected.tokens != static_cast<std::int64_t>(tokens_)) {
+    throw folder_error(
+        folder, fmt::format("split '{}' has {} shards of {} tokens; {} records {} "
+                            "of {}; restore the missing files or make them again",
+                            split, shards, tokens_, kSidecar, expected.shards, expected.tokens));
+  }
+}
+
+void TokenFolder::require_vocab(std::int64_t model_vocab_size) const {
+  if (!info_ || info_->vocab_size <= model_vocab_size) return;
+  throw folder_error(
+      folder_,
+      fmt::format("its tokens are of '{}' with {} entries, the model's vocabulary has {}; "
+                  "expected a model at least as large; set vocab_size = {} or tokenise "
+                  "the text for this model",
+                  info_->tokenizer, info_->vocab_size, model_vocab_size, info_->vocab_size));
+}
+
+}  // namespace rode::lab

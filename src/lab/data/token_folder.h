@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder of token shards: its splits, and tokens.json, which says what made the tokens.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lab/data/token_shard.h"
+
+namespace rode::lab {
+
+struct SplitInfo {
+  std::int64_t shards = 0;
+  std::int64_t tokens = 0;
+};
+
+// What <folder>/tokens.json holds.
+struct TokenInfo {
+  std::string tokenizer;                    // "gpt2", "bytes"
+  std::int64_t vocab_size = 0;              // every token lies below it
+  std::int64_t end_of_text = 0;             // the token before each document
+  std::map<std::string, SplitInfo> splits;  // complete splits only
+};
+
+std::optional<TokenInfo> read_token_info(const std::filesystem::path& folder);
+void write_token_info(const std::filesystem::path& folder, const TokenInfo& info);
+
+// "train", "valid" or "test" by the words of a shard's name (fineweb_val_000000.bin: valid);
+// empty where there is no such word.
+std::string split_of(const std::filesystem::path& file);
+
+// The *.bin files of a split, in the order of their names.
+std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& folder,
+                                               const std::string& split);
+
+// The shards of a split, opened and checked: against each other, and against tokens.json
+// where there is one.
+class TokenFolder {
+ public:
+  TokenFolder(const std::filesystem::path& folder, const std::string& split);
+
+  const std::vector<TokenShard>& shards() const { return shards_; }
+  const std::optional<TokenInfo>& info() const { return info_; }
+  std::uint64_t tokens() const { return tokens_; }
+
+  // Throws where tokens.json names a vocabulary that a model of this size cannot embed.
+  void require_vocab(std::int64_t model_vocab_size) const;
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<TokenShard> shards_;
+  std::optional<TokenInfo> info_;
+  std::uint64_t tokens_ = 0;
+};
+
+// Cuts a run of tokens into shards named <split>_000000.bin, ...; finish() records the split in
+// tokens.json. Not finished, the split is not recorded, and readers refuse it.
+class TokenFolderWriter {
+ public:
+  struct Options {
+    std::string split = "train";
+    std::size_t shard_tokens = 100'000'000;
+    bool overwrite = false;  // replace the split's shards
+  };
+
+  TokenFolderWriter(const std::filesystem::path& folder, const TokenInfo& info,
+                    const Options& options);
+
+  void append(std::span<const std::uint16_t> tokens);
+  SplitInfo finish();
+
+ private:
+  void flush();
+
+  std::filesystem::path folder_;
+  TokenInfo info_;
+  Options options_;
+  std::vector<std::uint16_t> buffer_;
+  SplitInfo written_;
+};
+
+}  // namespace rode::lab

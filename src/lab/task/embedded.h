@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text files that are part of the build: lab/tasks/*.toml and lab/datasets.toml.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace rode::lab {
+
+struct EmbeddedFile {
+  std::string_view name;  // "lab/tasks/gpt2.toml"
+  std::string_view text;
+};
+
+// Defined in the file that cmake/RodeEmbed.cmake writes.
+std::span<const EmbeddedFile> embedded_files();
+
+}  // namespace rode::lab

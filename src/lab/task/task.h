@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A task: model, data, protocol and every optimizer's rates, as lab/tasks/*.toml hold them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "rode/method.h"
+#include "rode/routing.h"
+
+namespace rode::lab {
+
+// Fields of 0 do not apply to the kind.
+struct ModelSpec {
+  std::string kind;  // gpt2, qwen2, resnet50, small-resnet
+  std::int64_t layers = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;   // qwen2: fewer than heads is grouped-query attention
+  std::int64_t mlp_width = 0;  // 0 for gpt2: four times the width
+  std::int64_t vocab_size = 0;
+  std::int64_t positions = 0;  // gpt2: learned ones
+  bool tied = true;            // embedding and head are one
+  double rope_base = 10000;
+  double norm_eps = 1e-6;
+  double init_deviation = 0.02;
+  double dropout = 0;
+  std::int64_t classes = 0;  // vision
+};
+
+struct DataSpec {
+  std::string kind;               // tokens, tiny-lm, cifar-100, image-folder, tiny-vision
+  std::string path;               // below the data folder; empty for the synthetic ones
+  std::int64_t sequence = 0;      // tokens a sequence
+  std::int64_t eval_samples = 0;  // first sequences or images of the validation split; 0: all
+  std::string train = "train";    // splits, or folders of images
+  std::string valid = "valid";
+  std::int64_t train_samples = 0;  // synthetic: how many there are
+  std::int64_t image_size = 224;
+  std::int64_t eval_resize = 224;
+  bool augment = true;
+  double area_min = 0.08;  // of a random part
+};
+
+struct TrainSpec {
+  std::int64_t steps = 0;  // one of steps and epochs is 0
+  std::int64_t epochs = 0;
+  std::int64_t batch = 0;                // samples a step, over all ranks and accumulated parts
+  std::int64_t accumulate = 1;           // parts of a batch; divides it
+  std::int64_t warmup = 0;               // steps
+  std::string schedule = "cosine";       // cosine, cosine-epoch, constant
+  std::int64_t eval_interval = 0;        // in steps, or in epochs where epochs are given
+  std::int64_t checkpoint_interval = 0;  // the same; 0: with every evaluation
+  std::string precision = "fp32";        // of the products: fp32, bf16 (autocast)
+  std::string parameters = "fp32";       // as they are stored: fp32, bf16
+  bool checkpoint_activations = false;
+  double clip = 0;  // largest gradient norm; 0: none
+  Route route = Route::language;
+};
+
+struct OptimizerSpec {
+  std::string name;       // as compared: "rode-published"
+  std::string optimizer;  // of the engine: "rode"
+  Settings settings;      // what differs from its defaults
+  std::string source;     // where the rates come from
+};
+
+struct Task {
+  std::string name;
+  std::string title;
+  std::string source;  // file it came from
+  ModelSpec model;
+  DataSpec data;
+  TrainSpec train;
+  std::vector<OptimizerSpec> optimizers;  // in the order of the file
+
+  bool is_language() const { return data.kind == "tokens" || data.kind == "tiny-lm"; }
+  // Throws for a name that the task has no rates for, naming the nearest.
+  const OptimizerSpec& optimizer(std::string_view name) const;
+};
+
+// Every key is checked: an unknown one, a wrong type or value is an error with file, line, key
+// and the nearest valid key. Optimizers' options are checked by the engine.
+Task parse_task(std::string_view text, std::string_view name, std::string_view source);
+
+// Names of the tasks that are part of the build.
+std::vector<std::string> task_names();
+// One of them by name, or a file by a path (with '/' or ending in .toml).
+Task load_task(const std::string& name_or_path);
+
+nlohmann::ordered_json to_json(const Task& task);
+
+}  // namespace rode::lab

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Task files: TOML to the typed task.
+#include <fmt/format.h>
+
+#include "lab/data/token_shard.h"
+#include "lab/task/task.h"
+#include "lab/task/toml_table.h"
+#include "rode/error.h"
+
+namespace rode::lab {
+namespace {
+
+constexpr std::string_view kOperation = "task";
+
+template <class T>
+void assign(T& field, const std::optional<T>& value) {
+  if (value) field = *value;
+}
+
+ModelSpec parse_model(TomlTable& table) {
+  ModelSpec model;
+  model.kind =
+      table.required("kind", table.word("kind", {"gpt2", "qwen2", "resnet50", "small-resnet"}));
+  const bool language = model.kind == "gpt2" || model.kind == "qwen2";
+  if (language) {
+    model.layers = table.required("layers", table.whole("layers", 1));
+    model.width = table.required("width", table.whole("width", 1));
+    model.heads = table.required("heads", table.whole("heads", 1));
+    model.vocab_size = table.required("vocab_size", table.whole("vocab_size", 2, kMaxVocabSize));
+    model.norm_eps = model.kind == "gpt2" ? 1e-5 : 1e-6;
+    if (model.width % model.heads != 0) {
+      table.fail("heads", fmt::format("is {}; expected a divisor of the width {}", model.heads,
+                                      model.width));
+    }
+    assign(model.tied, table.truth("tied"));
+    assign(model.dropout, table.number("dropout", 0, 0.99));
+    assign(model.norm_eps, table.number("norm_eps", 0, 1));
+    assign(model.init_deviation, table.number("init_deviation", 0, 10));
+  } else {
+    model.classes = table.required("classes", table.whole("classes", 2));
+  }
+  if (model.kind == "gpt2") {
+    model.mlp_width = 4 * model.width;
+    assign(model.mlp_width, table.whole("mlp_width", 1));
+    model.positions = table.required("positions", table.whole("positions", 1));
+    model.kv_heads = model.heads;
+  } else if (model.kind == "qwen2") {
+    model.mlp_width = table.required("mlp_width", table.whole("mlp_width", 1));
+    model.kv_heads = table.required("kv_heads", table.whole("kv_heads", 1));
+    if (model.heads % model.kv_heads != 0) {
+      table.fail("kv_heads", fmt::format("is {}; expected a divisor of the {} heads",
+                                         model.kv_heads, model.heads));
+    }
+    assign(model.rope_base, table.number("rope_base", 1, 1e12));
+  } else if (model.kind == "small-resnet") {
+    model.width = table.required("width", table.whole("width", 1));
+    model.layers = table.required("layers", table.whole("layers", 1));
+  }
+  table.finish();
+  return model;
+}
+
+DataSpec parse_data(TomlTable& table) {
+  DataSpec data;
+  data.kind = table.required("kind", table.word("kind", {"tokens", "tiny-lm", "cifar-100",
+                                                         "image-folder", "tiny-vision"}));
+  const bool synthetic = data.kind.starts_with("tiny-");
+  if (synthetic) {
+    data.train_samples = table.required("train_samples", table.whole("train_samples", 1));
+    data.eval_samples = table.required("eval_samples", table.whole("eval_samples", 1));
+  } else {
+    data.path = table.required("path", table.text("path"));
+    assign(data.eval_samples, table.whole("eval_samples", 0));
+    if (data.kind == "cifar-100") data.valid = "test";
+    assign(data.train, table.text("train"));
+    assign(data.valid, table.text("valid"));
+  }
+  if (data.kind == "tokens" || data.kind == "tiny-lm") {
+    data.sequence = table.required("sequence", table.whole("sequence", 1));
+  } else {
+    assign(data.image_size, table.whole("image_size", 1, 4096));
+    data.eval_resize = data.image_size;
+    assign(data.eval_resize, table.whole("eval_resize", data.image_size, 4096));
+    assign(data.augment, table.truth("augment"));
+    assign(data.area_min, table.number("area_min", 1e-3, 1));
+  }
+  table.finish();
+  return data;
+}
+
+TrainSpec parse_train(TomlTable& table) {
+  TrainSpec train;
+  assign(train.steps, table.whole("steps", 1));
+  assign(train.epochs, table.whole("epochs", 1));
+  if ((train.steps == 0) == (train.epochs == 0)) {
+    table.fail("", "[train] needs steps or epochs, and not both");
+  }
+  train.batch = table.required("batch", table.whole("batch", 1));
+  assign(train.accumulate, table.whole("accumulate", 1));
+  if (train.batch % train.accumulate != 0) {
+    table.fail("accumulate", fmt::format("is {}; expected a divisor of the batch of {}",
+                                         train.accumulate, train.batch));
+  }
+  assign(train.schedule, table.word("schedule", {"cosine", "cosine-epoch", "constant"}));
+  if (train.schedule == "cosine-epoch" && train.epochs == 0) {
+    table.fail("schedule", "is 'cosine-epoch'; expected epochs with it");
+  }
+  assign(train.warmup, table.whole("warmup", 0));
+  if (train.warmup > 0 &&
+      (train.schedule != "cosine" || (train.steps > 0 && train.warmup >= train.steps))) {
+    table.fail("warmup", fmt::format("is {}; expected schedule 'cosine' and fewer warm-up steps "
+                                     "than steps",
+                                     train.warmup));
+  }
+  train.eval_interval = table.required("eval_interval", table.whole("eval_interval", 1));
+  assign(train.checkpoint_interval, table.whole("checkpoint_interval", 1));
+  assign(train.precision, table.word("precision", {"fp32", "bf16"}));
+  assign(train.parameters, table.word("parameters", {"fp32", "bf16"}));
+  assign(train.checkpoint_activations, table.truth("checkpoint_activations"));
+  assign(train.clip, table.number("clip", 0, 1e9));
+  train.route = route_from_string(table.required(
+      "routing", table.word("routing", {"language", "vision", "all_matrices", "matrix", "rest"})));
+  table.finish();
+  return train;
+}
+
+OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name) {
+  OptimizerSpec spec;
+  spec.name = name;
+  spec.optimizer = table.text("optimizer").value_or(name);
+  spec.source = table.required("source", table.text("source"));
+  spec.settings = table.rest_as_text();
+  for (const auto& setting : spec.settings) {
+    try {
+      (void)Method::by_name(spec.optimizer, {setting});
+    } catch (const Error&) {
+      // Alone it may be wrong only for want of the others: judged again below.
+      try {
+        (void)Method::by_name(spec.optimizer, spec.settings);
+      } catch (const Error& error) {
+        table.fail(setting.first, fmt::format("in [optimizers.{}]: {}", name, error.what()));
+      }
+    }
+  }
+  try {
+    (void)Method::by_name(spec.optimizer, spec.settings);
+  } catch (const Error& error) {
+    table.fail("", fmt::format("[optimizers.{}]: {}", name, error.what()));
+  }
+  return spec;
+}
+
+void check_together(const Task& task, const TomlTable& root) {
+  const bool language_model = task.model.vocab_size > 0;
+  if (language_model != task.is_language()) {
+    root.fail("data", fmt::format("is of kind '{}' and the model '{}'; expected both of language "
+                                  "or both of images",
+                                  task.data.kind, task.model.kind));
+  }
+  if (task.model.positions > 0 && task.data.sequence > task.model.positions) {
+    root.fail("data", fmt::format("has sequences of {}; expected at most the model's {} positions",
+                                  task.data.sequence, task.model.positions));
+  }
+}
+
+}  // namespace
+
+Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
+  const toml::table parsed = parse_toml(text, source, kOperation);
+  TomlTable root(parsed, std::string(source), "", std::string(kOperation));
+  Task task;
+  task.name = name;
+  task.source = source;
+  task.title = root.required("title", root.text("title"));
+  auto model = root.required("model", root.table("model"));
+  auto data = root.required("data", root.table("data"));
+  auto train = root.required("train", root.table("train"));
+  auto optimizers = root.required("optimizers", root.table("optimizers"));
+  root.finish();
+  task.model = parse_model(model);
+  task.data = parse_data(data);
+  task.train = parse_train(train);
+  for (const std::string& key : optimizers.keys()) {
+    auto table = optimizers.required(key, optimizers.table(key));
+    task.optimizers.push_back(parse_optimizer(table, key));
+  }
+  if (task.optimizers.empty()) optimizers.fail("", "[optimizers] is empty; expected at least one");
+  check_together(task, root);
+  return task;
+}
+
+}  // namespace rode::lab

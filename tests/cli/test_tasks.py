@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rode tasks`: the list, one task, and a wrong key with its line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+FAILED, USAGE = 1, 2
+MINE = """title = "Mine"
+[model]
+kind = "gpt2"
+layers = 1
+width = 8
+heads = 2
+vocab_size = 257
+positions = 16
+[data]
+kind = "tokens"
+path = "text"
+sequence = 16
+[train]
+steps = 10
+batch = 4
+eval_interval = 5
+routing = "language"
+[optimizers.adamw]
+lr = 1e-3
+source = "guess"
+"""
+
+
+@pytest.fixture(autouse=True)
+def needs_lab(rode):
+    if "no lab" in rode.call("tasks").stderr:
+        pytest.skip("this build has no lab")
+
+
+def test_lists_and_shows(rode):
+    listed = rode.call("tasks")
+    assert listed.returncode == 0
+    tasks = json.loads(rode.call("tasks", "--json").stdout)["tasks"]
+    for task in tasks:
+        assert task["name"] in listed.stdout
+        shown = rode.call("tasks", task["name"])
+        assert shown.returncode == 0 and task["title"] in shown.stdout
+    by_name = {task["name"]: task for task in tasks}
+    qwen = by_name["qwen2-114m"]
+    assert qwen["train"]["steps"] == 4000 and qwen["train"]["warmup"] == 200
+    rates = {o["name"]: o["settings"] for o in qwen["optimizers"]}
+    assert float(rates["rode"]["lr_rho"]) == 2.438e-3
+    assert float(rates["rode-snr"]["lr"]) == 4.544e-3
+
+
+def test_every_file_of_the_tree_is_part_of_the_program(rode):
+    folder = Path(__file__).resolve().parents[2] / "lab" / "tasks"
+    tasks = json.loads(rode.call("tasks", "--json").stdout)["tasks"]
+    assert sorted(task["name"] for task in tasks) == sorted(p.stem for p in folder.glob("*.toml"))
+
+
+def test_a_file_of_ones_own(rode, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    shown = json.loads(rode.call("tasks", path, "--json").stdout)
+    assert shown["name"] == "mine" and shown["model"]["mlp_width"] == 32
+
+
+def test_a_wrong_key_names_line_and_nearest(rode, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("batch = 4", "batches = 4"))
+    done = rode.call("tasks", path)
+    assert done.returncode == FAILED
+    for word in ("mine.toml", "batch"):
+        assert word in done.stderr
+    path.write_text(MINE.replace("batch = 4", "batch = 4\nwarm_up = 3"))
+    done = rode.call("tasks", path)
+    for word in ("line 16", "'warm_up'", "did you mean 'warmup'"):
+        assert word in done.stderr, done.stderr
+    assert rode.call("tasks", "tiny-ml").returncode == USAGE

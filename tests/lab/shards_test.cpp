@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token shards and their folders: layout, refusals, tokens.json.
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "lab/data/text_reader.h"
+#include "lab/data/token_folder.h"
+#include "lab/support.h"
+
+namespace rode::lab {
+namespace {
+
+std::vector<std::uint16_t> counting(std::size_t n) {
+  std::vector<std::uint16_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  return tokens;
+}
+
+TokenInfo bytes_info() {
+  TokenInfo info;
+  info.tokenizer = "bytes";
+  info.vocab_size = 257;
+  info.end_of_text = 256;
+  return info;
+}
+
+TEST(TokenShard, HasTheLayoutOfLlmC) {
+  const Scratch scratch;
+  write_shard(scratch / "a.bin", std::vector<std::uint16_t>{7, 65535, 2});
+  const std::string bytes = read_file(scratch / "a.bin");
+  ASSERT_EQ(bytes.size(), 1024U + 6U);
+  std::int32_t header[256];
+  std::memcpy(header, bytes.data(), sizeof(header));
+  EXPECT_EQ(header[0], 20240520);
+  EXPECT_EQ(header[1], 1);
+  EXPECT_EQ(header[2], 3);
+  EXPECT_EQ(header[3], 0);
+  const TokenShard shard(scratch / "a.bin");
+  EXPECT_EQ(std::vector<std::uint16_t>(shard.tokens().begin(), shard.tokens().end()),
+            (std::vector<std::uint16_t>{7, 65535, 2}));
+}
+
+TEST(TokenShard, RefusesAFileThatIsNotOne) {
+  const Scratch scratch;
+  write_shard(scratch / "good.bin", counting(10));
+  const std::string good = read_file(scratch / "good.bin");
+  const auto message = [&](const std::string& bytes) {
+    write_file(scratch / "bad.bin", bytes);
+    return error_of([&] { const TokenShard shard(scratch / "bad.bin"); });
+  };
+  const auto patched = [&](std::size_t at, std::int32_t value) {
+    std::string bytes = good;
+    std::memcpy(bytes.data() + at, &value, sizeof(value));
+    return bytes;
+  };
+  EXPECT_MENTIONS(message(""), "0 bytes");
+  EXPECT_MENTIONS(message(good.substr(0, 1000)), "header of 1024");
+  EXPECT_MENTIONS(message(patched(0, 7)), "begins with 7");
+  EXPECT_MENTIONS(message(patched(4, 2)), "version 2");
+  EXPECT_MENTIONS(message(patched(8, -1)), "claims -1 tokens");
+  EXPECT_MENTIONS(message(patched(8, 11)), "claims 11 tokens");
+  EXPECT_MENTIONS(message(good.substr(0, good.size() - 1)), "19 bytes follow");
+  EXPECT_MENTIONS(message(good + "x"), "21 bytes follow");
+  EXPECT_MENTIONS(message(good + "x"), "rode data tokens");
+  EXPECT_MENTIONS(message(good + "x"), "bad.bin");
+}
+
+TEST(TokenFolder, CutsIntoShardsAndReadsThemBack) {
+  const Scratch scratch;
+  const std::vector<std::uint16_t> tokens = counting(25);
+  TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+  writer.append(std::span(tokens).first(7));
+  writer.append(std::span(tokens).subspan(7));
+  EXPECT_EQ(writer.finish().shards, 3);
+  const TokenFolder folder(scratch.path(), "train");
+  std::vector<std::uint16_t> back;
+  for (const TokenShard& shard : folder.shards()) {
+    back.insert(back.end(), shard.tokens().begin(), shard.tokens().end());
+  }
+  EXPECT_EQ(back, tokens);
+  EXPECT_EQ(folder.info()->tokenizer, "bytes");
+}
+
+TEST(TokenFolder, KeepsSplitsApartAndNamesLikeOthers) {
+  EXPECT_EQ(split_of("fineweb_val_000000.bin"), "valid");
+  EXPECT_EQ(split_of("fineweb_train_000012.bin"), "train");
+  EXPECT_EQ(split_of("training.bin"), "");
+  const Scratch scratch;
+  for (const char* split : {"train", "valid"}) {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {split, 10, false});
+    writer.append(counting(split[0] == 't' ? 12 : 3));
+    writer.finish();
+  }
+  EXPECT_EQ(TokenFolder(scratch.path(), "train").tokens(), 12U);
+  EXPECT_EQ(TokenFolder(scratch.path(), "valid").tokens(), 3U);
+  EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "test"); }),
+                  "no shard of the split 'test'");
+}
+
+TEST(TokenFolder, NoticesAMissingShardAndAnInterruptedWriter) {
+  const Scratch scratch;
+  {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+    writer.append(counting(25));
+    writer.finish();
+  }
+  std::filesystem::remove(scratch / "train_000001.bin");
+  EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
+                  "records 3 of 25");
+  {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, true});
+    writer.append(counting(15));  // never finished
+  }
+  EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
+                  "interrupted");
+}
+
+TEST(TokenFolder, DoesNotMixTokenizersNorOverwriteUnasked) {
+  const Scratch scratch;
+  TokenFolderWriter(scratch.path(), bytes_info(), {"train", 10, false}).finish();
+  TokenInfo other = bytes_info();
+  other.tokenizer = "gpt2";
+  EXPECT_MENTIONS(
+      error_of([&] { TokenFolderWriter writer(scratch.path(), other, {"valid", 10, false}); }),
+      "holds tokens of 'bytes'");
+  EXPECT_MENTIONS(error_of([&] {
+                    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+                  }),
+                  "--overwrite");
+}
+
+TEST(TokenFolder, ComparesTheVocabularyWithTheModel) {
+  const Scratch scratch;
+  TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+  writer.append(counting(5));
+  writer.finish();
+  const TokenFolder folder(scratch.path(), "train");
+  folder.require_vocab(257);
+  EXPECT_MENTIONS(error_of([&] { folder.require_vocab(256); }), "set vocab_size = 257");
+}
+
+TEST(TokenFolder, RefusesADamagedDescription) {
+  const Scratch scratch;
+  write_shard(scratch / "train_000000.bin", counting(5));
+  for (const char* text : {"", "{", "[]", R"({"format": "other"})",
+                           R"({"format": "rode-tokens-1", "tokenizer": 3})"}) {
+    write_file(scratch / "tokens.json", text);
+    EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
+                    "is not a description of tokens");
+  }
+}
+
+std::vector<std::string> documents(DocumentRule rule, std::string_view text, std::size_t piece) {
+  std::vector<std::string> found;
+  DocumentSplitter splitter(rule, [&](std::string_view document) { found.emplace_back(document); });
+  for (std::size_t at = 0; at < text.size(); at += piece) splitter.push(text.substr(at, piece));
+  splitter.finish();
+  return found;
+}
+
+TEST(Documents, AreTheSameHoweverTheTextArrives) {
+  const std::string text = " \n = One = \n \n = = Part = = \nwords\n\n= Two =\n== Part ==\nend";
+  for (const std::size_t piece : {1U, 3U, 1000U}) {
+    EXPECT_EQ(documents(DocumentRule::heading, text, piece),
+              (std::vector<std::string>{" \n = One = \n \n = = Part = = \nwords\n\n",
+                                        "= Two =\n== Part ==\nend"}));
+    EXPECT_EQ(documents(DocumentRule::blank, "\na\nb\n\n\nc\n\n", piece),
+              (std::vector<std::string>{"\na\nb\n\n\n", "c\n\n"}));
+    EXPECT_EQ(documents(DocumentRule::file, text, piece), (std::vector<std::string>{text}));
+  }
+  EXPECT_TRUE(documents(DocumentRule::file, "", 1).empty());
+}
+
+}  // namespace
+}  // namespace rode::lab

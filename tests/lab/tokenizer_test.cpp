@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokenizers: GPT-2's pieces, merges in their order, any bytes there and back.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "lab/data/gpt2_tokenizer.h"
+#include "lab/data/pretokenizer.h"
+#include "lab/data/random.h"
+#include "lab/support.h"
+
+namespace rode::lab {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Strings pieces(std::string_view text) {
+  Strings found;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = piece_end(text, at);
+    found.emplace_back(text.substr(at, end - at));
+    at = end;
+  }
+  return found;
+}
+
+TEST(Pieces, AreThoseOfGpt2) {
+  EXPECT_EQ(pieces("Hello world"), (Strings{"Hello", " world"}));
+  EXPECT_EQ(pieces("it's we'll 'quoted'"),
+            (Strings{"it", "'s", " we", "'ll", " '", "quoted", "'"}));
+  EXPECT_EQ(pieces("I'VE they've"), (Strings{"I", "'", "VE", " they", "'ve"}));
+  EXPECT_EQ(pieces("'sound"), (Strings{"'s", "ound"}));
+  EXPECT_EQ(pieces("abc123, 45!?"), (Strings{"abc", "123", ",", " 45", "!?"}));
+  EXPECT_EQ(pieces("a  b"), (Strings{"a", " ", " b"}));
+  EXPECT_EQ(pieces("a   "), (Strings{"a", "   "}));
+  EXPECT_EQ(pieces("a\n\nb"), (Strings{"a", "\n", "\n", "b"}));
+  EXPECT_EQ(pieces("a\n b"), (Strings{"a", "\n", " b"}));
+  EXPECT_EQ(pieces(" \t x"), (Strings{" \t", " x"}));
+  EXPECT_EQ(pieces(" "), (Strings{" "}));
+}
+
+TEST(Pieces, KnowUnicode) {
+  EXPECT_EQ(pieces("naïve café"), (Strings{"naïve", " café"}));
+  EXPECT_EQ(pieces("日本語123"), (Strings{"日本語", "123"}));
+  EXPECT_EQ(pieces("x²½ Ⅷ"), (Strings{"x", "²½", " Ⅷ"}));        // No, Nl are numbers
+  EXPECT_EQ(pieces("a\u00a0b"), (Strings{"a", "\u00a0", "b"}));  // a space, not a blank
+  EXPECT_EQ(pieces("a\u2003\u2003b"), (Strings{"a", "\u2003", "\u2003", "b"}));
+  EXPECT_EQ(pieces("हिन्दी"), (Strings{"ह", "ि", "न", "्", "द", "ी"}));  // marks are no letters
+  EXPECT_EQ(pieces("𝔸𝟙 😀"), (Strings{"𝔸", "𝟙", " 😀"}));              // beyond the first plane
+  EXPECT_EQ(pieces("\x1c"
+                   "a"),
+            (Strings{"\x1c", "a"}));  // no White_Space
+}
+
+TEST(Pieces, TakeInvalidBytesAsSigns) {
+  EXPECT_EQ(pieces("a\xff\xfe z"), (Strings{"a", "\xff\xfe", " z"}));
+  EXPECT_EQ(pieces("\xc3"), (Strings{"\xc3"}));
+  EXPECT_EQ(pieces("\xc0\x80"
+                   "a"),
+            (Strings{"\xc0\x80", "a"}));  // overlong
+  EXPECT_EQ(pieces("\xed\xa0\x80"
+                   "a"),
+            (Strings{"\xed\xa0\x80", "a"}));  // a surrogate
+}
+
+// The character by which the vocabulary files spell a byte, as UTF-8.
+std::string spelled(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const int byte = static_cast<unsigned char>(c);
+    int code = byte;
+    if (byte <= 32) {
+      code = 256 + byte;
+    } else if (byte >= 127 && byte <= 160) {
+      code = 256 + 33 + byte - 127;
+    } else if (byte == 173) {
+      code = 256 + 67;
+    }
+    if (code < 128) {
+      text += static_cast<char>(code);
+    } else {
+      text += static_cast<char>(0xC0 | (code >> 6));
+      text += static_cast<char>(0x80 | (code & 0x3F));
+    }
+  }
+  return text;
+}
+
+const std::vector<std::pair<std::string, std::string>> kMerges = {
+    {"a", "a"},  {" ", "a"},  {"b", "c"},       {"aa", "aa"},  {"a", "b"},
+    {"ab", "c"}, {" a", "b"}, {"\xc3", "\xa9"}, {"aaaa", "bc"}};
+
+void write_vocabulary(const std::filesystem::path& folder) {
+  nlohmann::json encoder;
+  int next = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    encoder[spelled(std::string(1, static_cast<char>(byte)))] = next++;
+  }
+  std::string merges = "#version: 0.2\n";
+  for (const auto& [left, right] : kMerges) {
+    encoder[spelled(left + right)] = next++;
+    merges += spelled(left) + " " + spelled(right) + "\n";
+  }
+  encoder["<|endoftext|>"] = next;
+  write_file(folder / "encoder.json", encoder.dump());
+  write_file(folder / "vocab.bpe", merges);
+}
+
+// By the definition: look for the first merge of the list that applies, apply it everywhere.
+Strings merged_slowly(const std::string& piece) {
+  Strings symbols;
+  for (const char c : piece) symbols.emplace_back(1, c);
+  for (;;) {
+    bool changed = false;
+    for (const auto& [left, right] : kMerges) {
+      for (std::size_t i = 0; i + 1 < symbols.size(); ++i) {
+        if (symbols[i] != left || symbols[i + 1] != right) continue;
+        symbols[i] += right;
+        symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+        changed = true;
+      }
+      if (changed) break;
+    }
+    if (!changed) return symbols;
+  }
+}
+
+TEST(Gpt2Tokenizer, MergesInTheOrderOfTheList) {
+  const Scratch scratch;
+  write_vocabulary(scratch.path());
+  Gpt2Tokenizer tokenizer(scratch.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 256 + static_cast<int>(kMerges.size()) + 1);
+  EXPECT_EQ(tokenizer.end_of_text(), tokenizer.vocab_size() - 1);
+  Random random(11);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string text;
+    const std::uint64_t length = random.below(40);
+    for (std::uint64_t i = 0; i < length; ++i) text += "aabc \xc3\xa9"[random.below(7)];
+    Strings expected;
+    for (const std::string& piece : pieces(text)) {
+      for (const std::string& symbol : merged_slowly(piece)) expected.push_back(symbol);
+    }
+    std::vector<std::uint16_t> tokens;
+    tokenizer.encode(text, tokens);
+    Strings symbols;
+    for (const std::uint16_t token : tokens) symbols.push_back(tokenizer.decode({&token, 1}));
+    ASSERT_EQ(symbols, expected) << text;
+  }
+}
+
+TEST(Gpt2Tokenizer, GivesAnyBytesBack) {
+  const Scratch scratch;
+  write_vocabulary(scratch.path());
+  Gpt2Tokenizer gpt2(scratch.path());
+  ByteTokenizer bytes;
+  Random random(12);
+  for (int trial = 0; trial < 500; ++trial) {
+    std::string text;
+    for (std::uint64_t i = random.below(60); i > 0; --i) {
+      text += static_cast<char>(random.below(256));
+    }
+    for (Tokenizer* tokenizer : {static_cast<Tokenizer*>(&gpt2), static_cast<Tokenizer*>(&bytes)}) {
+      std::vector<std::uint16_t> tokens;
+      tokenizer->encode(text, tokens);
+      EXPECT_EQ(tokenizer->decode(tokens), text);
+    }
+  }
+}
+
+TEST(Gpt2Tokenizer, TakesALongPieceInItsStride) {
+  const Scratch scratch;
+  write_vocabulary(scratch.path());
+  Gpt2Tokenizer tokenizer(scratch.path());
+  std::vector<std::uint16_t> tokens;
+  tokenizer.encode(std::string(1'000'001, 'a'), tokens);  // quadratic work would not end
+  EXPECT_EQ(tokens.size(), 250'001U);
+}
+
+TEST(Gpt2Tokenizer, TreatsSpecialSpellingAsText) {
+  const Scratch scratch;
+  write_vocabulary(scratch.path());
+  Gpt2Tokenizer tokenizer(scratch.path());
+  std::vector<std::uint16_t> tokens;
+  tokenizer.encode("<|endoftext|>", tokens);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), tokenizer.end_of_text()), 0);
+}
+
+TEST(Gpt2Tokenizer, RefusesVocabulariesThatDoNotFitTogether) {
+  const Scratch scratch;
+  const auto message = [&] {
+    return error_of([&] { const Gpt2Tokenizer tokenizer(scratch.path()); });
+  };
+  EXPECT_MENTIONS(message(), "encoder.json");
+  write_vocabulary(scratch.path());
+  EXPECT_EQ(message(), "");
+  const std::string merges = read_file(scratch / "vocab.bpe");
+  write_file(scratch / "vocab.bpe", merges + "q z\n");
+  EXPECT_MENTIONS(message(), "line 11: 'q z'");
+  write_file(scratch / "vocab.bpe", merges + "q\n");
+  EXPECT_MENTIONS(message(), "line 11");
+  write_file(scratch / "encoder.json", R"({"a": 0, "b": 7})");
+  EXPECT_MENTIONS(message(), "no number below 2");
+  write_file(scratch / "encoder.json", R"({"a": 0, "b": 0})");
+  EXPECT_MENTIONS(message(), "shares its number");
+  write_file(scratch / "encoder.json", "[1");
+  EXPECT_MENTIONS(message(), "not a JSON object");
+}
+
+TEST(Tokenizers, AreFoundByName) {
+  EXPECT_EQ(make_tokenizer("bytes", "")->vocab_size(), 257);
+  EXPECT_MENTIONS(error_of([] { make_tokenizer("gpt3", ""); }), "did you mean 'gpt2'");
+}
+
+}  // namespace
+}  // namespace rode::lab
