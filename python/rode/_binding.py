@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine on the memory of torch tensors: builds it, follows the tensors, steps."""
+
+import warnings
+from typing import Any
+
+import torch
+
+from rode import _engine
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.uint16: "U16",
+}
+_TENSOR_TYPES = {text: dtype for dtype, text in _DTYPES.items()}
+_STEPPED = (torch.float32, torch.bfloat16)
+
+
+def _refuse(message: str) -> _engine.Error:
+    return _engine.Error(message)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)
+
+
+def _increment_version(tensors: list[torch.Tensor]) -> None:
+    """Autograd must see that weights changed, though no torch operation wrote them."""
+    try:
+        torch.autograd.graph.increment_version(tensors)
+    except (TypeError, AttributeError):  # before torch 2.7: one at a time
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+
+class Binding:
+    """The engine, the tensors whose addresses it holds, and what it was last told."""
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        state: dict[torch.Tensor, dict[str, Any]],
+        methods: list[tuple[str, list[tuple[str, str]], str]],
+    ) -> None:
+        self.params = [p for group in groups for p in group["params"]]
+        self.sizes = [len(group["params"]) for group in groups]
+        self.names = _names(groups)
+        self.device = _one_device(self.params, self.names)
+        self.state = state
+        # Non-contiguous weights are stepped in a copy: index, copy.
+        self._copies: list[tuple[int, torch.Tensor]] = []
+        # References keep the memory alive that the engine steps on, whatever becomes of `state`.
+        self._entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._by_name = dict(zip(self.names, self.params, strict=True))
+        # Those that had state before: all of their keys must be there.
+        self._resumed = {name for name, p in self._by_name.items() if state.get(p)}
+
+        specs = []
+        values = iter(self._value_addresses())
+        labels = iter(self.names)
+        for group, (name, settings, route) in zip(groups, methods, strict=True):
+            transposed = group["layout"] == "in_out"
+            members = [
+                (next(labels), next(values), list(p.shape), _DTYPES[p.dtype], transposed)
+                for p in group["params"]
+            ]
+            specs.append((name, settings, route, members))
+        self._stream = self._current_stream()
+        threads = torch.get_num_threads()
+        self.engine = _engine.Engine(
+            self.device.type, self._stream, threads, specs, self._state_memory, _warn
+        )
+        self._values = [p.data_ptr() for p in self.params]
+        self._forms = [(p.shape, p.dtype) for p in self.params]
+        self._grad_dtypes = [p.dtype for p in self.params]
+
+    # ---- Building ---------------------------------------------------------------------------
+
+    def _value_addresses(self) -> list[int]:
+        self._copies.clear()
+        addresses: list[int] = []
+        seen: dict[int, str] = {}
+        for index, (name, p) in enumerate(zip(self.names, self.params, strict=True)):
+            if p.dtype not in _STEPPED or p.layout is not torch.strided:
+                kind = p.dtype if p.layout is torch.strided else p.layout
+                raise _refuse(
+                    f"[parameters] parameter '{name}' is {kind}; weights must be dense, float32 "
+                    "or bfloat16"
+                )
+            value = p.detach()
+            if not value.is_contiguous():
+                value = value.contiguous()
+                self._copies.append((index, value))
+            address = value.data_ptr()
+            if p.numel() > 0 and address in seen:
+                raise _refuse(
+                    f"[parameters] '{seen[address]}' and '{name}' are two parameters on the same "
+                    "memory and would be stepped twice; tie them as one Parameter object"
+                )
+            seen[address] = name
+            addresses.append(address)
+        return addresses
+
+    def _state_memory(
+        self, name: str, key: str, shape: list[int], dtype: str
+    ) -> tuple[int, bool]:
+        p = self._by_name[name]
+        entries = self.state[p]
+        tensor = entries.get(key)
+        wanted = _TENSOR_TYPES[dtype]
+        if tensor is None:
+            if name in self._resumed:
+                raise _refuse(
+                    f"[state] parameter '{name}' has state {sorted(entries)}, but no '{key}'; it "
+                    "belongs to another optimizer or other options"
+                )
+            tensor = entries[key] = torch.zeros(shape, dtype=wanted, device=p.device)
+            kept = False
+        else:
+            kept = True
+            if list(tensor.shape) != shape or tensor.dtype != wanted:
+                raise _refuse(
+                    f"[state] '{key}' of parameter '{name}' is {tensor.dtype} "
+                    f"{tuple(tensor.shape)}; expected {wanted} {tuple(shape)}; load it with the "
+                    "parameters and options that saved it"
+                )
+            if tensor.device != p.device or not tensor.is_contiguous():
+                tensor = entries[key] = tensor.to(p.device).contiguous()
+        self._entries.append((entries, key, tensor))
+        return tensor.data_ptr(), kept
+
+    def _current_stream(self) -> int:
+        if self.device.type != "cuda":
+            return 0
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    # ---- Following --------------------------------------------------------------------------
+
+    def follow(self, groups: list[dict[str, Any]], state: dict[torch.Tensor, Any]) -> bool:
+        """Binds weights that moved; False: parameters or state are others than at the start."""
+        if state is not self.state or len(groups) != len(self.sizes):
+            return False
+        if not _engine.same(self._entries):
+            return False
+        values = [p.data_ptr() for group in groups for p in group["params"]]
+        if values == self._values:
+            return True
+        params = [p for group in groups for p in group["params"]]
+        if [len(group["params"]) for group in groups] != self.sizes or self._copies:
+            return False
+        for now, before, (shape, dtype) in zip(params, self.params, self._forms, strict=True):
+            form = (now.shape, now.dtype)
+            if now is not before or form != (shape, dtype) or now.device != self.device:
+                return False
+            if not now.is_contiguous():
+                return False
+        self.engine.bind_values(values)
+        self._values = values
+        return True
+
+    def _grad_address(self, index: int, grad: torch.Tensor) -> int:
+        """Of a gradient that the engine cannot take as it is: of a copy that lives this step."""
+        name, p = self.names[index], self.params[index]
+        if grad.layout is not torch.strided:
+            raise _refuse(
+                f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
+                "sparse=False in its module"
+            )
+        if grad.shape != p.shape or grad.device != p.device:
+            raise _refuse(
+                f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
+                f"parameter is {tuple(p.shape)} on {p.device}"
+            )
+        dtype = grad.dtype if grad.dtype in _STEPPED else torch.float32
+        copy = grad.detach().to(dtype).contiguous()
+        self._kept.append(copy)
+        if dtype != self._grad_dtypes[index]:
+            self.engine.set_grad_dtype(index, _DTYPES[dtype])
+            self._grad_dtypes[index] = dtype
+        return copy.data_ptr()
+
+    def _grad_addresses(self) -> list[int]:
+        addresses = []
+        dtypes = self._grad_dtypes
+        for index, p in enumerate(self.params):
+            grad = p.grad
+            if grad is None:
+                addresses.append(0)
+            elif (
+                grad.dtype is dtypes[index]
+                and grad.layout is torch.strided
+                and grad.is_contiguous()
+            ):
+                addresses.append(grad.data_ptr())
+            else:
+                addresses.append(self._grad_address(index, grad))
+        return addresses
+
+    # ---- Stepping ---------------------------------------------------------------------------
+
+    def step(self) -> None:
+        self._kept: list[torch.Tensor] = []  # copies of gradients, until the step is enqueued
+        self.engine.bind_grads(self._grad_addresses())
+        for index, copy in self._copies:
+            copy.copy_(self.params[index].detach())
+        if self.device.type == "cuda":
+            stream = self._current_stream()
+            if stream != self._stream:
+                self.engine.set_stream(stream)
+                self._stream = stream
+        self.engine.step(1.0)
+        for index, copy in self._copies:
+            self.params[index].detach().copy_(copy)
+        _increment_version(self.params)
+
+
+def _names(groups: list[dict[str, Any]]) -> list[str]:
+    names: list[str] = []
+    for group in groups:
+        given = group.get("param_names")
+        count = len(group["params"])
+        names += given or [f"param.{len(names) + i}" for i in range(count)]
+    return names
+
+
+def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
+    device = params[0].device
+    for name, p in zip(names, params, strict=True):
+        if p.device != device:
+            raise _refuse(
+                f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; one optimizer "
+                "steps one device; make one for each"
+            )
+    if device.type not in ("cpu", "cuda"):
+        raise _refuse(f"[parameters] '{names[0]}' is on {device}; expected cpu or cuda")
+    return device
