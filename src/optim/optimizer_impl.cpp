@@ -70,6 +70,7 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
   for (Slot& slot : slots) bind_grad(slot, ConstTensorView(slot.parameter.grad));
+  engine.state_memory = {};  // what it holds on to may hold on to this optimizer
 }
 
 // Names and memory must be distinct over all groups; tied weights stay in one of them.
