@@ -18,6 +18,8 @@ _DTYPES = {
 }
 _TENSOR_TYPES = {text: dtype for dtype, text in _DTYPES.items()}
 _STEPPED = (torch.float32, torch.bfloat16)
+# torch 2.10 and later: C functions that read a tensor's address and form.
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def _refuse(message: str) -> _engine.Error:
@@ -65,18 +67,22 @@ class Binding:
         for group, (name, settings, route) in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
-                (next(labels), next(values), list(p.shape), _DTYPES[p.dtype], transposed)
+                (p, next(labels), next(values), list(p.shape), _DTYPES[p.dtype], transposed)
                 for p in group["params"]
             ]
             specs.append((name, settings, route, members))
         self._stream = self._current_stream()
-        threads = torch.get_num_threads()
         self.engine = _engine.Engine(
-            self.device.type, self._stream, threads, specs, self._state_memory, _warn
+            self.device.type,
+            self._stream,
+            torch.get_num_threads(),
+            specs,
+            _EXCHANGE,
+            torch.float32,
+            torch.bfloat16,
+            self._state_memory,
+            _warn,
         )
-        self._values = [p.data_ptr() for p in self.params]
-        self._forms = [(p.shape, p.dtype) for p in self.params]
-        self._grad_dtypes = [p.dtype for p in self.params]
 
     # ---- Building ---------------------------------------------------------------------------
 
@@ -146,24 +152,10 @@ class Binding:
             return False
         if not _engine.same(self._entries):
             return False
-        values = [p.data_ptr() for group in groups for p in group["params"]]
-        if values == self._values:
-            return True
-        params = [p for group in groups for p in group["params"]]
-        if [len(group["params"]) for group in groups] != self.sizes or self._copies:
-            return False
-        for now, before, (shape, dtype) in zip(params, self.params, self._forms, strict=True):
-            form = (now.shape, now.dtype)
-            if now is not before or form != (shape, dtype) or now.device != self.device:
-                return False
-            if not now.is_contiguous():
-                return False
-        self.engine.bind_values(values)
-        self._values = values
-        return True
+        return self.engine.follow_values([group["params"] for group in groups])
 
-    def _grad_address(self, index: int, grad: torch.Tensor) -> int:
-        """Of a gradient that the engine cannot take as it is: of a copy that lives this step."""
+    def _bind_copy(self, index: int, grad: torch.Tensor) -> torch.Tensor:
+        """For a gradient that the engine cannot take as it is."""
         name, p = self.names[index], self.params[index]
         if grad.layout is not torch.strided:
             raise _refuse(
@@ -177,34 +169,15 @@ class Binding:
             )
         dtype = grad.dtype if grad.dtype in _STEPPED else torch.float32
         copy = grad.detach().to(dtype).contiguous()
-        self._kept.append(copy)
-        if dtype != self._grad_dtypes[index]:
-            self.engine.set_grad_dtype(index, _DTYPES[dtype])
-            self._grad_dtypes[index] = dtype
-        return copy.data_ptr()
-
-    def _grad_addresses(self) -> list[int]:
-        addresses = []
-        dtypes = self._grad_dtypes
-        for index, p in enumerate(self.params):
-            grad = p.grad
-            if grad is None:
-                addresses.append(0)
-            elif (
-                grad.dtype is dtypes[index]
-                and grad.layout is torch.strided
-                and grad.is_contiguous()
-            ):
-                addresses.append(grad.data_ptr())
-            else:
-                addresses.append(self._grad_address(index, grad))
-        return addresses
+        self.engine.bind_grad(index, copy.data_ptr(), _DTYPES[dtype])
+        return copy
 
     # ---- Stepping ---------------------------------------------------------------------------
 
     def step(self) -> None:
-        self._kept: list[torch.Tensor] = []  # copies of gradients, until the step is enqueued
-        self.engine.bind_grads(self._grad_addresses())
+        others = self.engine.follow_grads()
+        # Alive until the step is enqueued.
+        kept = [self._bind_copy(index, self.params[index].grad) for index in others]
         for index, copy in self._copies:
             copy.copy_(self.params[index].detach())
         if self.device.type == "cuda":
@@ -216,6 +189,7 @@ class Binding:
         for index, copy in self._copies:
             self.params[index].detach().copy_(copy)
         _increment_version(self.params)
+        del kept
 
 
 def _names(groups: list[dict[str, Any]]) -> list[str]:

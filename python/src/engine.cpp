@@ -53,7 +53,7 @@ ParameterGroup read_group(const GroupSpec& spec) {
   } else {
     group.routing.route = route_from_string(route);
   }
-  for (const auto& [label, address, shape, dtype, transposed] : parameters) {
+  for (const auto& [tensor, label, address, shape, dtype, transposed] : parameters) {
     Parameter& p = group.parameters.emplace_back();
     p.name = label;
     p.value = {pointer(address), Shape(shape), parse_dtype(dtype)};
@@ -65,14 +65,21 @@ ParameterGroup read_group(const GroupSpec& spec) {
 }  // namespace
 
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
-               const std::vector<GroupSpec>& groups, nb::callable state_memory,
-               nb::callable notify) {
+               const std::vector<GroupSpec>& groups, const nb::object& exchange,
+               const nb::object& float32, const nb::object& bfloat16, nb::callable state_memory,
+               nb::callable notify)
+    : reader_(exchange, float32, bfloat16), grad_name_(nb::str("grad")) {
   std::vector<ParameterGroup> given;
   for (const GroupSpec& spec : groups) {
-    given.push_back(read_group(spec));
-    for (const Parameter& p : given.back().parameters) {
-      slots_.push_back({p.value.shape, p.value.dtype, p.value.dtype,
-                        reinterpret_cast<std::uintptr_t>(p.value.data), 0});
+    const ParameterGroup& group = given.emplace_back(read_group(spec));
+    sizes_.push_back(group.parameters.size());
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const TensorView& value = group.parameters[i].value;
+      const nb::object& tensor = std::get<0>(std::get<3>(spec)[i]);
+      const TensorInfo info = reader_.read(tensor, value.shape);
+      if (info.plain) device_ = info.device;
+      slots_.push_back({tensor.ptr(), value.shape, value.dtype, !info.plain, value.dtype,
+                        reinterpret_cast<std::uintptr_t>(value.data), 0});
     }
   }
   EngineOptions options;
@@ -88,33 +95,58 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
   optimizer_.emplace(std::move(given), std::move(options));
 }
 
-void Engine::bind_grads(const nb::list& addresses) {
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    const auto address = nb::cast<std::uintptr_t>(addresses[i]);
-    if (address == slot.grad) continue;
-    optimizer_->bind_grad(i, {pointer(address), slot.shape, slot.grad_dtype});
-    slot.grad = address;
+bool Engine::follow_values(const nb::list& groups) {
+  if (groups.size() != sizes_.size()) return false;
+  std::size_t index = 0;
+  for (std::size_t g = 0; g < sizes_.size(); ++g) {
+    const nb::object group = groups[g];
+    if (!PyList_CheckExact(group.ptr()) || nb::len(group) != sizes_[g]) return false;
+    for (const nb::handle tensor : nb::borrow<nb::list>(group)) {
+      Slot& slot = slots_[index];
+      if (tensor.ptr() != slot.tensor) return false;
+      const TensorInfo info = reader_.read(tensor, slot.shape);
+      if (info.plain == slot.copied) return false;
+      if (!slot.copied && (info.dtype != slot.dtype || info.device != device_)) return false;
+      if (!slot.copied && info.address != slot.value) {
+        if (!reader_.reads_device()) return false;
+        optimizer_->bind_value(index, {pointer(info.address), slot.shape, slot.dtype});
+        slot.value = info.address;
+      }
+      ++index;
+    }
   }
+  return true;
 }
 
-void Engine::bind_values(const nb::list& addresses) {
+std::vector<std::size_t> Engine::follow_grads() {
+  std::vector<std::size_t> others;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    const auto address = nb::cast<std::uintptr_t>(addresses[i]);
-    if (address == slot.value) continue;
-    optimizer_->bind_value(i, {pointer(address), slot.shape, slot.dtype});
-    slot.value = address;
+    const nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
+    if (!grad.is_valid()) throw nb::python_error();
+    if (grad.is_none()) {
+      bind_grad(i, 0, slots_[i].grad_dtype);
+      continue;
+    }
+    const TensorInfo info = reader_.read(grad, slots_[i].shape);
+    if (info.plain && info.device == device_) {
+      bind_grad(i, info.address, info.dtype);
+    } else {
+      others.push_back(i);
+    }
   }
+  return others;
 }
 
-void Engine::set_grad_dtype(std::size_t index, std::string_view dtype) {
-  Slot& slot = slots_.at(index);
-  const DType wanted = parse_dtype(dtype);
-  if (wanted == slot.grad_dtype) return;
-  slot.grad_dtype = wanted;
-  slot.grad = 0;  // the same address now means another array
-  optimizer_->bind_grad(index, {nullptr, slot.shape, wanted});
+void Engine::bind_grad(std::size_t index, std::uintptr_t address, DType dtype) {
+  Slot& slot = slots_[index];
+  if (address == slot.grad && dtype == slot.grad_dtype) return;
+  optimizer_->bind_grad(index, {pointer(address), slot.shape, dtype});
+  slot.grad = address;
+  slot.grad_dtype = dtype;
+}
+
+void Engine::bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype) {
+  bind_grad(index, address, parse_dtype(dtype));
 }
 
 void Engine::set_number(std::size_t group, std::string_view key, double value) {

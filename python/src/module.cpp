@@ -111,10 +111,13 @@ void define(nb::module_& m) {
 
   nb::class_<Engine>(m, "Engine")
       .def(nb::init<std::string_view, std::uintptr_t, int, const std::vector<GroupSpec>&,
-                    nb::callable, nb::callable>())
-      .def("bind_grads", &Engine::bind_grads)
-      .def("bind_values", &Engine::bind_values)
-      .def("set_grad_dtype", &Engine::set_grad_dtype)
+                    nb::object, nb::object, nb::object, nb::callable, nb::callable>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg())
+      .def("follow_values", &Engine::follow_values)
+      .def("follow_grads", &Engine::follow_grads)
+      .def("bind_grad", nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(
+                            &Engine::bind_grad))
       .def("set_number", &Engine::set_number)
       .def("set_text", &Engine::set_text)
       .def("set_stream", &Engine::set_stream)

@@ -454,3 +454,23 @@ def test_frees_gradients_that_are_set_to_none():
     grad = weakref.ref(p.grad)
     optimizer.zero_grad()
     assert grad() is None
+
+
+@every_kind
+def test_a_torch_without_the_exchange_table_gives_the_same(kind, monkeypatch):
+    def run():
+        torch.manual_seed(1)
+        model = TinyModel()
+        optimizer = kind(model)
+        losses = train(model, optimizer, 3)
+        model.inner.weight.data = model.inner.weight.data.clone()  # moves
+        model.norm.weight.grad = None
+        model.outer.weight.grad = model.outer.weight.grad.t().contiguous().t()
+        optimizer.step()
+        return losses, model
+
+    losses, model = run()
+    monkeypatch.setattr("rode._binding._EXCHANGE", None)
+    other_losses, other = run()
+    assert losses == other_losses
+    assert same(model, other)
