@@ -3,16 +3,28 @@
 
 from collections.abc import Callable, Iterable
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
 
 from rode import _engine
 from rode._binding import Binding
-from rode._options import REST_KEYS, STORAGE_KEYS, complete, engine_options, live_keys, to_text
+from rode._options import (
+    REST_KEYS,
+    STORAGE_KEYS,
+    complete,
+    engine_options,
+    live_keys,
+    rates,
+    to_text,
+)
 from rode.routing import param_groups
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+
+_NO_OPTIONS = ("params", "param_names")
+_IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -139,35 +151,50 @@ class EngineOptimizer(torch.optim.Optimizer):
         binding = Binding(self.param_groups, self.state, methods)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
-        self._seen = [self._raw(group) for group in self.param_groups]
+        self._seen: list[list[Any] | None] = [None] * len(self.param_groups)
+        for index in range(len(self.param_groups)):
+            self._remember(index)
         self._binding = binding
         return binding
 
-    def _raw(self, group: dict[str, Any]) -> list[Any]:
-        # A tensor may change in place, so its number is taken.
-        return [
-            float(value) if isinstance(value, torch.Tensor) else value
-            for key, value in group.items()
-            if key not in ("params", "param_names", "steps_done")
-        ]
+    def _remember(self, index: int) -> None:
+        """What `_send_options` compares with; None: values that may change in place."""
+        group = self.param_groups[index]
+        fixed = all(
+            type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items()
+        )
+        self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
         """Tells the engine what has changed in the groups; False: it must be built anew."""
         for index, group in enumerate(self.param_groups):
-            raw = self._raw(group)
-            if raw == self._seen[index]:
+            seen, values = self._seen[index], list(group.values())
+            known = seen is not None and len(seen) == len(values)
+            if known and all(map(is_, seen, values)):
                 continue
-            options, sent = self._effective(group), self._sent[index]
-            changed = [key for key, value in options.items() if value != sent[key]]
-            if any(key not in self._live for key in changed):
+            # After a scheduler's step only the rates are others.
+            scheduled = known and [
+                key for key, now, before in zip(group, values, seen, strict=True) if now is not before
+            ] == ["lr"]
+            lr = float(group["lr"])
+            if scheduled:
+                options = rates(group, self._delegates, lr)
+            else:
+                options = engine_options(group, self._keys, self._delegates, lr)
+            sent = self._sent[index]
+            changed = {key: value for key, value in options.items() if value != sent[key]}
+            if not changed.keys() <= self._live:
                 return False
-            for key in changed:
-                if isinstance(options[key], (tuple, list)):
-                    binding.engine.set_text(index, key, to_text(options[key]))
+            for key, value in changed.items():
+                if isinstance(value, tuple):
+                    binding.engine.set_text(index, key, to_text(value))
                 else:
-                    binding.engine.set_number(index, key, float(options[key]))
-                sent[key] = options[key]
-            self._seen[index] = raw
+                    binding.engine.set_number(index, key, float(value))
+                sent[key] = value
+            if scheduled and type(group["lr"]) is float:
+                self._seen[index] = values
+            else:
+                self._remember(index)
         return True
 
     # ---- State ------------------------------------------------------------------------------

@@ -57,6 +57,21 @@ def live_keys(name: str) -> set[str]:
     return {key for key, _, _, live in _engine.options(name, []) if live}
 
 
+def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
+    """The engine's rates for a group at this lr: those that follow it included."""
+    if delegates and group["rule"] == "rest":
+        return {"lr_rest": lr}
+    out = {"lr": lr}
+    start = group.get("initial_lr", group.get("reference_lr", lr))
+    factor = lr / float(start) if start else 1.0
+    lr_rho = group.get("lr_rho")
+    if lr_rho is not None:
+        out["lr_rho"] = float(lr_rho) * (factor if group["couple_lr_rho"] else 1.0)
+    if delegates and group["rule"] == "auto":
+        out["lr_rest"] = float(group["lr_rest"]) * factor
+    return out
+
+
 def engine_options(
     group: dict[str, Any], keys: list[str], delegates: bool, lr: float
 ) -> dict[str, Any]:
@@ -66,16 +81,12 @@ def engine_options(
     """
     if delegates and group["rule"] == "rest":
         out = {engine: group[key] for key, engine in REST_KEYS.items()}
-        out["lr_rest"] = lr
         out.update((key, group[key]) for key in STORAGE_KEYS)
-        return out
-    both = delegates and group["rule"] == "auto"
-    out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
-    out["lr"] = lr
-    start = group.get("initial_lr", group.get("reference_lr", lr))
-    factor = lr / float(start) if start else 1.0
-    if "lr_rho" in out and group.get("couple_lr_rho", True):
-        out["lr_rho"] = float(out["lr_rho"]) * factor
-    if both:
-        out["lr_rest"] = float(out["lr_rest"]) * factor
+    else:
+        both = delegates and group["rule"] == "auto"
+        out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
+    for key, value in out.items():
+        if isinstance(value, list):  # may change in place
+            out[key] = tuple(value)
+    out.update(rates(group, delegates, lr))
     return out

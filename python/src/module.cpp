@@ -81,9 +81,9 @@ nb::dict global_diagnostics(const Engine& engine) {
 // Whether every dict still holds the object under the key: (dict, key, object) each.
 bool same(const nb::list& entries) {
   for (const nb::handle entry : entries) {
-    const auto row = nb::borrow<nb::tuple>(entry);
-    PyObject* found = PyDict_GetItemWithError(row[0].ptr(), row[1].ptr());
-    if (found != nb::handle(row[2]).ptr()) return false;
+    PyObject* row = entry.ptr();
+    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1));
+    if (found != PyTuple_GET_ITEM(row, 2)) return false;
   }
   return true;
 }
