@@ -8,7 +8,7 @@ Every class is a torch.optim.Optimizer. `param_groups` shows which parameter tak
 """
 
 from rode._engine import Error, OptionError, version
-from rode.optimizers import MARSM, RODE, SGD, SOAP, AdamW, AdEMAMix, Adafactor, Muon
+from rode.optimizers import MARSM, RODE, SGD, SOAP, Adafactor, AdamW, AdEMAMix, Muon
 from rode.routing import param_groups
 
 __version__ = version()

@@ -160,9 +160,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""
         group = self.param_groups[index]
-        fixed = all(
-            type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items()
-        )
+        fixed = all(type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items())
         self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
@@ -174,7 +172,9 @@ class EngineOptimizer(torch.optim.Optimizer):
                 continue
             # After a scheduler's step only the rates are others.
             scheduled = known and [
-                key for key, now, before in zip(group, values, seen, strict=True) if now is not before
+                key
+                for key, now, before in zip(group, values, seen, strict=True)
+                if now is not before
             ] == ["lr"]
             lr = float(group["lr"])
             if scheduled:

@@ -111,9 +111,7 @@ class Binding:
             addresses.append(address)
         return addresses
 
-    def _state_memory(
-        self, name: str, key: str, shape: list[int], dtype: str
-    ) -> tuple[int, bool]:
+    def _state_memory(self, name: str, key: str, shape: list[int], dtype: str) -> tuple[int, bool]:
         p = self._by_name[name]
         entries = self.state[p]
         tensor = entries.get(key)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Types of the compiled module: the engine over addresses.
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 class Error(RuntimeError):
     kind: str
@@ -8,16 +9,14 @@ class Error(RuntimeError):
 class OptionError(Error, ValueError): ...
 
 # tensor, name, address, shape, element type, stored transposed
-ParameterSpec = tuple[object, str, int, Sequence[int], str, bool]
+ParameterSpec: TypeAlias = tuple[object, str, int, Sequence[int], str, bool]
 # optimizer, settings, route, parameters
-GroupSpec = tuple[str, Sequence[tuple[str, str]], str, Sequence[ParameterSpec]]
+GroupSpec: TypeAlias = tuple[str, Sequence[tuple[str, str]], str, Sequence[ParameterSpec]]
 
 def version() -> str: ...
 def with_cuda() -> bool: ...
 def optimizers() -> list[tuple[str, str]]: ...
-def options(
-    name: str, settings: Sequence[tuple[str, str]]
-) -> list[tuple[str, str, str, bool]]: ...
+def options(name: str, settings: Sequence[tuple[str, str]]) -> list[tuple[str, str, str, bool]]: ...
 def same(entries: list[tuple[dict, str, object]]) -> bool: ...
 
 class Engine:

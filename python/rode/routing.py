@@ -30,8 +30,7 @@ def _is_embedding(module: nn.Module) -> bool:
 def _vocabulary_name(name: str) -> bool:
     """The rule of the engine where nothing is known but the name."""
     return any(
-        part.startswith(("emb", "unembed"))
-        or part in ("wte", "wpe", "lm_head", "head", "output")
+        part.startswith(("emb", "unembed")) or part in ("wte", "wpe", "lm_head", "head", "output")
         for part in name.split(".")
     )
 
@@ -129,9 +128,7 @@ def param_groups(
     groups: list[dict[str, Any]] = []
     for layout in ("out_in", "in_out"):
         if chosen[layout]:
-            groups.append(
-                {"params": chosen[layout], "rule": "matrix", "layout": layout, **options}
-            )
+            groups.append({"params": chosen[layout], "rule": "matrix", "layout": layout, **options})
     if chosen["rest"]:
         groups.append({"params": chosen["rest"], "rule": "rest"})
     return groups

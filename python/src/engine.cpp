@@ -37,9 +37,9 @@ StateAllocator allocator(nb::callable memory) {
                                       const Shape& shape, DType dtype) {
     nb::list extents;
     for (const std::int64_t extent : shape.dims()) extents.append(extent);
-    const nb::object answer = memory(nb::str(parameter.data(), parameter.size()),
-                                     nb::str(key.data(), key.size()), extents,
-                                     nb::str(to_string(dtype).data(), to_string(dtype).size()));
+    const nb::object answer =
+        memory(nb::str(parameter.data(), parameter.size()), nb::str(key.data(), key.size()),
+               extents, nb::str(to_string(dtype).data(), to_string(dtype).size()));
     return StateMemory{pointer(nb::cast<std::uintptr_t>(answer[0])), nb::cast<bool>(answer[1])};
   };
 }

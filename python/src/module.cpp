@@ -116,8 +116,8 @@ void define(nb::module_& m) {
            nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
-      .def("bind_grad", nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(
-                            &Engine::bind_grad))
+      .def("bind_grad",
+           nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))
       .def("set_number", &Engine::set_number)
       .def("set_text", &Engine::set_text)
       .def("set_stream", &Engine::set_stream)

@@ -64,7 +64,9 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int, 
         tokens = torch.randint(0, 50, (8, 5), generator=torch.Generator().manual_seed(t))
         optimizer.zero_grad()
         logits = model(tokens)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ((tokens * 7 + 3) % 50).flatten())
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), ((tokens * 7 + 3) % 50).flatten()
+        )
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

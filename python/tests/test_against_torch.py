@@ -56,7 +56,9 @@ def test_sgd_equals_torch_to_rounding(options):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-@pytest.mark.parametrize(("scale", "adjust"), [("original", "original"), ("rms", "match_rms_adamw")])
+@pytest.mark.parametrize(
+    ("scale", "adjust"), [("original", "original"), ("rms", "match_rms_adamw")]
+)
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("shape", [(48, 32), (32, 96), (64, 64)])
 def test_muon_equals_torch_within_bf16_products(shape, nesterov, scale, adjust):

@@ -42,9 +42,7 @@ def problem(dtype: torch.dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("kind", "options", "name", "settings"), CASES)
-def test_values_are_the_engines_bit_for_bit(
-    cli, tmp_path, dtype, kind, options, name, settings
-):
+def test_values_are_the_engines_bit_for_bit(cli, tmp_path, dtype, kind, options, name, settings):
     rounding = "nearest"
     if dtype is torch.bfloat16:
         rounding = "stochastic"

@@ -120,9 +120,8 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
     if (entry.treatment == Treatment::frozen) continue;
     slots[index].stepped = true;
     const Subject subject{index, &slots[index].parameter, entry.treatment};
-    states.push_back(std::make_unique<ParameterState>(slots[index].parameter.name,
-                                                      rule.state(subject), *backend,
-                                                      engine.state_memory));
+    states.push_back(std::make_unique<ParameterState>(
+        slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
     group.instance->add_jobs(jobs, subject, *states.back(), *backend);
   }
 }

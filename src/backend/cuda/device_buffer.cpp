@@ -106,8 +106,7 @@ const void* StateBuffer::host_view() const {
   const DeviceGuard guard(device_);
   copy_.resize(bytes_);
   if (bytes_ == 0) return copy_.data();
-  RODE_CUDA_CHECK(
-      cudaMemcpyAsync(copy_.data(), data_, bytes_, cudaMemcpyDeviceToHost, *stream_));
+  RODE_CUDA_CHECK(cudaMemcpyAsync(copy_.data(), data_, bytes_, cudaMemcpyDeviceToHost, *stream_));
   RODE_CUDA_CHECK(cudaStreamSynchronize(*stream_));
   return copy_.data();
 }
