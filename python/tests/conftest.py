@@ -8,6 +8,8 @@ import subprocess
 import pytest
 import torch
 
+import rode
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -71,3 +73,23 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int, 
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+KINDS = [
+    rode.RODE,
+    rode.Muon,
+    rode.MARSM,
+    rode.SOAP,
+    rode.AdEMAMix,
+    rode.Adafactor,
+    rode.AdamW,
+    rode.SGD,
+]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def same(model: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether all parameters are equal bit for bit."""
+    return all(
+        torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True)
+    )

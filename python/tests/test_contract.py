@@ -2,34 +2,14 @@
 """torch.optim's contract: groups, closures, schedulers, gradients of every kind."""
 
 import copy
-import io
-import pickle
 import warnings
 import weakref
 
 import pytest
 import torch
-from conftest import TinyModel, train
+from conftest import TinyModel, every_kind, same, train
 
 import rode
-
-KINDS = [
-    rode.RODE,
-    rode.Muon,
-    rode.MARSM,
-    rode.SOAP,
-    rode.AdEMAMix,
-    rode.Adafactor,
-    rode.AdamW,
-    rode.SGD,
-]
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def same(model, other):
-    return all(
-        torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True)
-    )
 
 
 @every_kind
@@ -39,107 +19,6 @@ def test_is_an_optimizer_and_the_loss_falls(kind):
     assert isinstance(optimizer, torch.optim.Optimizer)
     losses = train(model, optimizer, 40)
     assert min(losses[-5:]) < losses[0]
-
-
-@every_kind
-def test_checkpoint_continues_bit_for_bit(kind):
-    model = TinyModel()
-    optimizer = kind(model)
-    train(model, optimizer, 5)
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    expected = train(model, optimizer, 5, first=5)
-
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-    resumed = TinyModel()
-    resumed.load_state_dict(saved["model"])
-    other = kind(resumed, lr=123.0)
-    other.load_state_dict(saved["optimizer"])
-    assert train(resumed, other, 5, first=5) == expected
-    assert same(model, resumed)
-
-
-@every_kind
-def test_deepcopy_and_pickle_continue_bit_for_bit(kind):
-    model = TinyModel()
-    optimizer = kind(model)
-    train(model, optimizer, 3)
-    copied, copied_optimizer = copy.deepcopy((model, optimizer))
-    pickled, pickled_optimizer = pickle.loads(pickle.dumps((model, optimizer)))
-    expected = train(model, optimizer, 3, first=3)
-    assert train(copied, copied_optimizer, 3, first=3) == expected
-    assert train(pickled, pickled_optimizer, 3, first=3) == expected
-    assert same(model, copied)
-    assert same(model, pickled)
-
-
-def test_bf16_state_keeps_its_types_through_a_checkpoint():
-    def make():
-        p = torch.nn.Parameter(torch.ones(8, 8, dtype=torch.bfloat16))
-        return p, rode.RODE([p], rounding="exact", lr=0.1)
-
-    p, optimizer = make()
-    p.grad = torch.randn(8, 8).bfloat16()
-    optimizer.step()
-    q, other = make()
-    other.load_state_dict(optimizer.state_dict())
-    q.data.copy_(p.data)
-    assert other.state[q]["momentum"].dtype is torch.float32
-    assert other.state[q]["low_bits"].dtype is torch.uint16
-    q.grad = p.grad.clone()
-    optimizer.step()
-    other.step()
-    assert torch.equal(p, q)
-    assert torch.equal(optimizer.state[p]["low_bits"], other.state[q]["low_bits"])
-
-
-def test_stochastic_rounding_continues_its_random_stream():
-    def make():
-        p = torch.nn.Parameter(torch.ones(32, 32, dtype=torch.bfloat16))
-        return p, rode.AdamW([p], rounding="stochastic", lr=1e-3)
-
-    grads = [torch.randn(32, 32).bfloat16() for _ in range(4)]
-    p, optimizer = make()
-    for g in grads[:2]:
-        p.grad = g
-        optimizer.step()
-    q, other = make()
-    q.data.copy_(p.data)
-    other.load_state_dict(optimizer.state_dict())
-    for g in grads[2:]:
-        p.grad, q.grad = g, g.clone()
-        optimizer.step()
-        other.step()
-    assert torch.equal(p, q)
-
-
-def test_state_is_the_memory_the_engine_steps_on():
-    p = torch.nn.Parameter(torch.randn(4, 4))
-    optimizer = rode.SGD([p], momentum=0.5, weight_decay=0.0, lr=1.0)
-    p.grad = torch.ones(4, 4)
-    optimizer.step()
-    momentum = optimizer.state[p]["momentum"]
-    assert torch.equal(momentum, torch.ones(4, 4))
-    momentum.zero_()
-    before = p.detach().clone()
-    optimizer.step()
-    torch.testing.assert_close(before - p, torch.ones(4, 4))
-    optimizer.state[p]["momentum"] = torch.full((4, 4), 2.0)  # replaced, not written
-    before = p.detach().clone()
-    optimizer.step()
-    torch.testing.assert_close(before - p, torch.full((4, 4), 2.0))
-
-
-def test_state_of_another_optimizer_is_refused_by_name():
-    p, q = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
-    p.grad, q.grad = torch.ones(4, 4), torch.ones(4, 4)
-    adamw = rode.AdamW([p])
-    adamw.step()
-    muon = rode.Muon([q])
-    muon.load_state_dict({**muon.state_dict(), "state": adamw.state_dict()["state"]})
-    with pytest.raises(rode.Error, match=r"param\.0.*momentum"):
-        muon.step()
 
 
 def test_live_edits_of_groups_act_at_the_next_step():
@@ -257,21 +136,6 @@ def test_closure_hooks_and_zero_grad():
     assert same(before, model)
 
 
-def test_parameters_without_gradient_stay_with_their_state():
-    a, b = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
-    optimizer = rode.AdamW([a, b])
-    a.grad = torch.randn(4, 4)
-    before = b.detach().clone()
-    optimizer.step()
-    assert torch.equal(b, before)
-    assert optimizer.state[b]["step"].item() == 0
-    b.grad = torch.randn(4, 4)
-    a.grad = None
-    optimizer.step()
-    assert not torch.equal(b, before)
-    assert optimizer.state[a]["step"].item() == optimizer.state[b]["step"].item() == 1
-
-
 @pytest.mark.parametrize("form", ["transposed", "strided", "expanded", "bf16", "fp16", "fp64"])
 def test_gradients_of_any_form(form):
     g = torch.randn(6, 6)
@@ -328,54 +192,6 @@ def test_sparse_gradients_and_wrong_types_are_refused_by_name():
     p.grad = torch.ones_like(p)
     with pytest.raises(rode.Error, match="meta"):
         rode.RODE([p]).step()
-
-
-def test_a_gradient_that_is_not_finite_changes_nothing():
-    model = TinyModel()
-    optimizer = rode.RODE(model)
-    train(model, optimizer, 2)
-    before = copy.deepcopy((model, optimizer.state_dict()))
-    model.inner.weight.grad[0, 0] = float("nan")
-    with pytest.raises(rode.Error, match=r"inner\.weight"):
-        optimizer.step()
-    assert same(before[0], model)
-    now = optimizer.state_dict()["state"]
-    for number, entries in before[1]["state"].items():
-        for key, value in entries.items():
-            assert torch.equal(value, now[number][key])
-
-
-def test_weights_that_move_are_followed():
-    p = torch.nn.Parameter(torch.randn(4, 4))
-    optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
-    p.grad = torch.ones(4, 4)
-    optimizer.step()
-    old = p.data
-    p.data = torch.zeros(4, 4)
-    kept = old.clone()
-    optimizer.step()
-    assert torch.equal(old, kept)
-    assert torch.equal(p.detach(), -torch.ones(4, 4))
-    p.data = p.data.bfloat16()
-    p.grad = torch.ones(4, 4, dtype=torch.bfloat16)
-    optimizer.step()
-    assert torch.equal(p.detach(), torch.full((4, 4), -2.0, dtype=torch.bfloat16))
-
-
-@every_kind
-def test_groups_added_later_keep_the_state_of_the_others(kind):
-    a, b = torch.nn.Parameter(torch.randn(4, 4)), torch.nn.Parameter(torch.randn(4, 4))
-    alone = torch.nn.Parameter(a.detach().clone())
-    optimizer, reference = kind([a]), kind([alone])
-    for t in range(4):
-        if t == 2:
-            optimizer.add_param_group({"params": [b], "lr": 0.5})
-        g = torch.randn(4, 4)
-        a.grad, b.grad, alone.grad = g, torch.randn(4, 4), g.clone()
-        optimizer.step()
-        reference.step()
-    assert torch.equal(a, alone)
-    assert optimizer.param_groups[1]["lr"] == 0.5
 
 
 def test_a_group_without_names_may_follow_named_ones():

@@ -5,7 +5,7 @@ import copy
 
 import pytest
 import torch
-from test_contract import every_kind
+from conftest import every_kind
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import rode
@@ -136,7 +136,7 @@ def test_loading_copies(kind):
     _, _, optimizer, closure = regression(kind)
     optimizer.step(closure)
     saved = optimizer.state_dict()
-    weight, _, other, other_closure = regression(kind)
+    _, _, other, other_closure = regression(kind)
     other.load_state_dict(saved)
     kept = copy.deepcopy(saved["state"])
     other.step(other_closure)
