@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.optim's contract over the engine: groups, state, steps, checkpoints."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -237,6 +237,46 @@ class EngineOptimizer(torch.optim.Optimizer):
         finally:
             before.remove()
             after.remove()
+
+    def named_state(self) -> dict[str, torch.Tensor]:
+        """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++
+        library read. For safetensors: save_file(optimizer.named_state(), path,
+        optimizer.metadata()). The tensors are those of `state`, not copies."""
+        return dict((self._binding or self._build()).named_state)
+
+    def metadata(self) -> dict[str, str]:
+        """What belongs into a file beside `named_state`: the step count, the optimizer."""
+        return (self._binding or self._build()).engine.metadata()
+
+    @torch.no_grad()
+    def load_named_state(
+        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Copies what `named_state` gave, or raises and copies nothing. Other names than
+        "state." are ignored, so a file may hold the parameters too."""
+        binding = self._binding or self._build()
+        given = {name: value for name, value in tensors.items() if name.startswith("state.")}
+        here = binding.named_state
+        for name in sorted(given.keys() ^ here.keys()):
+            where = "not in this optimizer" if name in given else "absent"
+            raise _engine.Error(f"[load state] '{name}' is {where}; load it with the parameters "
+                                "and options that saved it")  # fmt: skip
+        for name, value in given.items():
+            if value.shape != here[name].shape or value.dtype != here[name].dtype:
+                raise _engine.Error(
+                    f"[load state] '{name}' is {value.dtype} {tuple(value.shape)}; expected "
+                    f"{here[name].dtype} {tuple(here[name].shape)}"
+                )
+        saver = (metadata or {}).get("rode.optimizer")
+        own = binding.engine.metadata()["rode.optimizer"]
+        if saver is not None and saver != own:
+            raise _engine.Error(
+                f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
+            )
+        for name, value in given.items():
+            here[name].copy_(value)
+        if metadata and "rode.step" in metadata:
+            binding.engine.set_steps_done(int(metadata["rode.step"]))
 
     def __getstate__(self) -> dict[str, Any]:
         self._note_steps()

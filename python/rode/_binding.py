@@ -2,6 +2,7 @@
 """One engine on the memory of torch tensors: builds it, follows the tensors, steps."""
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ class Binding:
         self._copies: list[tuple[int, torch.Tensor]] = []
         # References keep the memory alive that the engine steps on, whatever becomes of `state`.
         self._entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self.named_state: dict[str, torch.Tensor] = {}
         self._by_name = dict(zip(self.names, self.params, strict=True))
         # Those that had state before: all of their keys must be there.
         self._resumed = {name for name, p in self._by_name.items() if state.get(p)}
@@ -72,17 +74,19 @@ class Binding:
             ]
             specs.append((name, settings, route, members))
         self._stream = self._current_stream()
-        self.engine = _engine.Engine(
-            self.device.type,
-            self._stream,
-            torch.get_num_threads(),
-            specs,
-            _EXCHANGE,
-            torch.float32,
-            torch.bfloat16,
-            self._state_memory,
-            _warn,
-        )
+        # The engine takes the current device for its own.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            self.engine = _engine.Engine(
+                self.device.type,
+                self._stream,
+                torch.get_num_threads(),
+                specs,
+                _EXCHANGE,
+                torch.float32,
+                torch.bfloat16,
+                self._state_memory,
+                _warn,
+            )
 
     # ---- Building ---------------------------------------------------------------------------
 
@@ -135,6 +139,7 @@ class Binding:
             if tensor.device != p.device or not tensor.is_contiguous():
                 tensor = entries[key] = tensor.to(p.device).contiguous()
         self._entries.append((entries, key, tensor))
+        self.named_state[f"state.{name}.{key}"] = tensor
         return tensor.data_ptr(), kept
 
     def _current_stream(self) -> int:
@@ -172,6 +177,18 @@ class Binding:
 
     # ---- Stepping ---------------------------------------------------------------------------
 
+    def _follow_stream(self) -> None:
+        stream = self._current_stream()
+        if stream == self._stream:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise _refuse(
+                "[step] the stream that is being captured is not the one of the last step; make "
+                "one step on it before, and pass it to torch.cuda.graph(graph, stream=...)"
+            )
+        self.engine.set_stream(stream)
+        self._stream = stream
+
     def step(self) -> None:
         others = self.engine.follow_grads()
         # Alive until the step is enqueued.
@@ -179,10 +196,7 @@ class Binding:
         for index, copy in self._copies:
             copy.copy_(self.params[index].detach())
         if self.device.type == "cuda":
-            stream = self._current_stream()
-            if stream != self._stream:
-                self.engine.set_stream(stream)
-                self._stream = stream
+            self._follow_stream()
         self.engine.step(1.0)
         for index, copy in self._copies:
             self.params[index].detach().copy_(copy)

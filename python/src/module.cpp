@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module rode._engine: the engine over addresses, without any framework's headers.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -128,6 +129,7 @@ void define(nb::module_& m) {
       .def("refused_steps", [](const Engine& e) { return e.optimizer().refused_steps(); })
       .def("state_bytes", [](const Engine& e) { return e.optimizer().state_bytes(); })
       .def("workspace_bytes", [](const Engine& e) { return e.optimizer().workspace_bytes(); })
+      .def("metadata", [](const Engine& e) { return e.optimizer().metadata(); })
       .def("skipped", [](const Engine& e) { return e.optimizer().skipped(); })
       .def("routing_table", [](const Engine& e) { return e.optimizer().routing_table(); })
       .def("matrix_diagnostics", &matrix_diagnostics)

@@ -8,6 +8,8 @@ import pickle
 import pytest
 import torch
 from conftest import TinyModel, every_kind, same, train
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import rode
 
@@ -174,3 +176,48 @@ def test_groups_added_later_keep_the_state_of_the_others(kind):
         reference.step()
     assert torch.equal(a, alone)
     assert optimizer.param_groups[1]["lr"] == 0.5
+
+
+@every_kind
+def test_safetensors_continue_bit_for_bit(kind, tmp_path):
+    model = TinyModel()
+    optimizer = kind(model)
+    train(model, optimizer, 4)
+    save_file(optimizer.named_state(), tmp_path / "s", optimizer.metadata())
+    resumed = copy.deepcopy(model)
+    other = kind(resumed)
+    with safe_open(tmp_path / "s", "pt") as file:
+        other.load_named_state(
+            {name: file.get_tensor(name) for name in file.keys()},  # noqa: SIM118
+            file.metadata(),
+        )
+    assert train(resumed, other, 3, first=4) == train(model, optimizer, 3, first=4)
+    assert same(model, resumed)
+
+
+def test_the_command_line_continues_from_saved_state(cli, tmp_path):
+    p = torch.nn.Parameter(torch.randn(6, 4))
+    optimizer = rode.RODE([("layer.weight", p)])
+    g = torch.randn(6, 4)
+    for _ in range(2):
+        p.grad = g.clone()
+        optimizer.step()
+    tensors = {"param.layer.weight": p.detach(), "grad.layer.weight": g, **optimizer.named_state()}
+    save_file(tensors, tmp_path / "in", optimizer.metadata())
+    cli("step", "--optimizer", "rode", "--in", tmp_path / "in", "--out", tmp_path / "out")
+    optimizer.step()
+    assert torch.equal(load_file(tmp_path / "out")["param.layer.weight"], p.detach())
+
+
+def test_named_state_that_does_not_belong_changes_nothing():
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    optimizer = rode.Muon([p])
+    saved = optimizer.named_state()
+    with pytest.raises(rode.Error, match="absent"):
+        optimizer.load_named_state({})
+    with pytest.raises(rode.Error, match="not in this optimizer"):
+        optimizer.load_named_state({**saved, "state.other.momentum": torch.zeros(1)})
+    with pytest.raises(rode.Error, match="expected"):
+        optimizer.load_named_state({"state.param.0.momentum": torch.zeros(2, 2)})
+    with pytest.raises(rode.Error, match="saved by 'sgd'"):
+        optimizer.load_named_state(saved, {"rode.optimizer": "sgd"})
