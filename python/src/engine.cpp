@@ -2,6 +2,7 @@
 // Turns addresses into views, and binds only what moved.
 #include "engine.h"
 
+#include <optional>
 #include <utility>
 
 #include <nanobind/stl/string.h>
@@ -92,7 +93,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
     const nb::gil_scoped_acquire held;
     notify(nb::str(text.data(), text.size()));
   };
-  optimizer_.emplace(std::move(given), std::move(options));
+  optimizer_ = std::make_unique<Optimizer>(std::move(given), std::move(options));
 }
 
 bool Engine::follow_values(const nb::list& groups) {

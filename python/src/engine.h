@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -67,7 +67,7 @@ class Engine {
   std::int64_t device_ = 0;
   std::vector<std::size_t> sizes_;  // parameters a group
   std::vector<Slot> slots_;
-  std::optional<Optimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 }  // namespace rode::python

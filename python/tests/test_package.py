@@ -51,3 +51,14 @@ def test_the_example_learns(capsys):
     example = runpy.run_path(str(ROOT / "examples/pytorch_quickstart.py"))
     assert example["main"]() < 0.01
     assert "matrix" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("example", "package"),
+    [("huggingface_trainer", "transformers"), ("lightning_module", "lightning")],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_other_trainers_run_unchanged(example, package):
+    pytest.importorskip(package)
+    first, last = runpy.run_path(str(ROOT / "examples" / f"{example}.py"))["main"]()
+    assert last < 0.8 * first
