@@ -24,6 +24,7 @@ from rode.routing import param_groups
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
 _NO_OPTIONS = ("params", "param_names")
+_OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
 _IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
 
 
@@ -286,6 +287,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._live = live_keys(self._name)
         self._binding = None
+        for group in self.param_groups:
+            for key in _OWN_KEYS & self.defaults.keys():  # a state dict may lack them
+                group.setdefault(key, self.defaults[key])
 
     # ---- What the last step did ---------------------------------------------------------------
 

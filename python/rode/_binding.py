@@ -58,6 +58,7 @@ class Binding:
         self._copies: list[tuple[int, torch.Tensor]] = []
         # References keep the memory alive that the engine steps on, whatever becomes of `state`.
         self._entries: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+        self._fresh: list[tuple[dict[str, Any], str]] = []
         self.named_state: dict[str, torch.Tensor] = {}
         self._by_name = dict(zip(self.names, self.params, strict=True))
         # Those that had state before: all of their keys must be there.
@@ -74,9 +75,20 @@ class Binding:
             ]
             specs.append((name, settings, route, members))
         self._stream = self._current_stream()
+        try:
+            self.engine = self._make_engine(specs)
+        except BaseException:
+            # Or the next try would take these zeros for state of an earlier engine.
+            for entries, key in self._fresh:
+                del entries[key]
+            raise
+
+    # ---- Building ---------------------------------------------------------------------------
+
+    def _make_engine(self, specs: list[Any]) -> _engine.Engine:
         # The engine takes the current device for its own.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            self.engine = _engine.Engine(
+            return _engine.Engine(
                 self.device.type,
                 self._stream,
                 torch.get_num_threads(),
@@ -87,8 +99,6 @@ class Binding:
                 self._state_memory,
                 _warn,
             )
-
-    # ---- Building ---------------------------------------------------------------------------
 
     def _value_addresses(self) -> list[int]:
         self._copies.clear()
@@ -127,6 +137,7 @@ class Binding:
                     "belongs to another optimizer or other options"
                 )
             tensor = entries[key] = torch.zeros(shape, dtype=wanted, device=p.device)
+            self._fresh.append((entries, key))
             kept = False
         else:
             kept = True

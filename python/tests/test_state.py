@@ -4,6 +4,7 @@
 import copy
 import io
 import pickle
+import warnings
 
 import pytest
 import torch
@@ -221,3 +222,43 @@ def test_named_state_that_does_not_belong_changes_nothing():
         optimizer.load_named_state({"state.param.0.momentum": torch.zeros(2, 2)})
     with pytest.raises(rode.Error, match="saved by 'sgd'"):
         optimizer.load_named_state(saved, {"rode.optimizer": "sgd"})
+
+
+def test_a_failed_start_leaves_no_state_behind():
+    w, b = torch.nn.Parameter(torch.randn(4, 4)), torch.nn.Parameter(torch.randn(4))
+    w.grad, b.grad = torch.ones(4, 4), torch.ones(4)
+    optimizer = rode.RODE(
+        [{"params": [w], "rule": "matrix", "radius": "fixed"}, {"params": [b], "rule": "matrix"}]
+    )
+    with pytest.raises(rode.Error, match="rank"):
+        optimizer.step()
+    assert not any(optimizer.state.values())
+    norm = w.detach().norm()
+    optimizer.param_groups[1]["params"].clear()
+    optimizer.step()
+    torch.testing.assert_close(w.detach().norm(), norm)
+    torch.testing.assert_close(optimizer.state[w]["radius"], norm[None])
+
+
+def test_groups_of_a_foreign_state_dict_get_what_they_lack():
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    other = torch.optim.AdamW([torch.nn.Parameter(torch.randn(4, 4))], lr=0.5)
+    optimizer = rode.AdamW([p])
+    saved = other.state_dict()
+    saved["param_groups"][0].update(rounding="nearest", state_dtype="fp32", seed=0)
+    optimizer.load_state_dict(saved)
+    p.grad = torch.ones(4, 4)
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_warning_made_an_error_comes_after_the_step():
+    p, q = torch.nn.Parameter(torch.zeros(3, 3)), torch.nn.Parameter(torch.ones(3, 3))
+    p.grad, q.grad = torch.ones(3, 3), torch.randn(3, 3)
+    optimizer = rode.RODE([p, q])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="norm zero"):
+            optimizer.step()
+    assert not torch.equal(q.detach(), torch.ones(3, 3))
+    optimizer.step()
