@@ -55,6 +55,22 @@ def test_sgd_equals_torch_to_rounding(options):
         assert update_error(p, q, start) <= 1e-6 + rounding
 
 
+def exact_muon(w, g, scale, nesterov, lr, momentum, weight_decay):
+    """The first step of torch.optim.Muon in double precision, written from its documentation."""
+    w, g = w.double(), g.double()
+    buffer = (1 - momentum) * g
+    x = (1 - momentum) * g + momentum * buffer if nesterov else buffer
+    m, n = x.shape
+    x = x.t() if m > n else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        a = x @ x.t()
+        x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+    x = x.t() if m > n else x
+    factor = max(1, m / n) ** 0.5 if scale == "original" else 0.2 * max(m, n) ** 0.5
+    return w * (1 - lr * weight_decay) - lr * factor * x
+
+
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 @pytest.mark.parametrize(
     ("scale", "adjust"), [("original", "original"), ("rms", "match_rms_adamw")]
@@ -65,18 +81,15 @@ def test_muon_equals_torch_within_bf16_products(shape, nesterov, scale, adjust):
     ours, theirs = pair([shape])
     start = ours[0].detach().clone()
     options = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.05, "nesterov": nesterov}
-    run(
-        ours,
-        theirs,
-        rode.Muon(ours, scale=scale, **options),
-        torch.optim.Muon(theirs, adjust_lr_fn=adjust, **options),
-        steps=1,
-    )
-    # torch rounds the iterate to bf16 (2^-9 relative) before each of 5 iterations and after each
-    # of their products. The polynomial's slope at 0 is 3.4445: an error of the first iterate may
-    # grow to 3.4445^4 in a small singular value, where the value itself grows alike. Relative to
-    # the norm of O, errors of 3 roundings an iteration add up, at worst in phase.
-    bound = 5 * 3 * 2**-9
-    assert update_error(ours[0], theirs[0], start) <= bound
-    # The effect of each option is larger than that.
-    assert torch.linalg.norm(theirs[0] - start) > 0.1 * 1e-2
+    a = rode.Muon(ours, scale=scale, **options)
+    b = torch.optim.Muon(theirs, adjust_lr_fn=adjust, **options)
+    run(ours, theirs, a, b, steps=1)
+    exact = exact_muon(start, ours[0].grad, scale, **options)
+    way = torch.linalg.norm(exact - start)
+    # The products here are fp32; the weights are stored so.
+    rounding = 2**-23 * torch.linalg.norm(start) / way
+    assert update_error(ours[0], exact, start) <= 1e-5 + rounding
+    # torch's 5 iterations have 3 products each with operands in bf16 (2^-9): at worst in phase.
+    bf16 = 5 * 3 * 2**-9
+    assert update_error(theirs[0], exact, start) <= bf16
+    assert update_error(ours[0], theirs[0], start) <= bf16
