@@ -2,6 +2,7 @@
 """One engine on the memory of torch tensors: builds it, follows the tensors, steps."""
 
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -31,13 +32,22 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def _increment_version(tensors: list[torch.Tensor]) -> None:
+def _version_counter() -> Callable[[list[torch.Tensor]], None]:
     """Autograd must see that weights changed, though no torch operation wrote them."""
+    increment = torch.autograd.graph.increment_version
     try:
-        torch.autograd.graph.increment_version(tensors)
-    except (TypeError, AttributeError):  # before torch 2.7: one at a time
-        for tensor in tensors:
-            torch.autograd.graph.increment_version(tensor)
+        increment([torch.empty(0)])
+    except (TypeError, AttributeError):  # older: one tensor at a time
+
+        def each(tensors: list[torch.Tensor]) -> None:
+            for tensor in tensors:
+                increment(tensor)
+
+        return each
+    return increment
+
+
+_increment_version = _version_counter()
 
 
 class Binding:

@@ -290,3 +290,24 @@ def test_a_torch_without_the_exchange_table_gives_the_same(kind, monkeypatch):
     other_losses, other = run()
     assert losses == other_losses
     assert same(model, other)
+
+
+def test_a_compiled_training_step_runs_the_engine_as_it_is():
+    def losses(wrap):
+        torch.manual_seed(5)
+        model = TinyModel()
+        optimizer = rode.RODE(model)
+
+        def step(tokens):
+            optimizer.zero_grad()
+            loss = model(tokens).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = wrap(step)
+        return [step(torch.arange(8) + t).item() for t in range(3)]
+
+    plain = losses(lambda f: f)
+    compiled = losses(lambda f: torch.compile(f, backend="eager"))
+    assert compiled == pytest.approx(plain, rel=1e-5)
