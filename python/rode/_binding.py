@@ -37,7 +37,7 @@ def _version_counter() -> Callable[[list[torch.Tensor]], None]:
     increment = torch.autograd.graph.increment_version
     try:
         increment([torch.empty(0)])
-    except (TypeError, AttributeError):  # older: one tensor at a time
+    except (TypeError, AttributeError, RuntimeError):  # older: one tensor at a time
 
         def each(tensors: list[torch.Tensor]) -> None:
             for tensor in tensors:
