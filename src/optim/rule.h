@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "backend/backend.h"
@@ -52,6 +53,8 @@ class Rule {
   virtual ~Rule() = default;
   virtual std::string_view name() const = 0;
   virtual std::vector<OptionInfo> options() const = 0;
+  // The options struct of this type, null where it is another's.
+  virtual const void* values(const std::type_info& type) const = 0;
   virtual std::shared_ptr<const Rule> with(const Settings& settings) const = 0;
 
   // The same with one live number changed; null where `key` is no such option.

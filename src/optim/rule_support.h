@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,9 @@ class TypedRule : public Rule {
   }
   std::string_view name() const override { return name_; }
   std::vector<OptionInfo> options() const override { return Derived::schema().describe(options_); }
+  const void* values(const std::type_info& type) const override {
+    return type == typeid(Options) ? &options_ : nullptr;
+  }
   std::shared_ptr<const Rule> with(const Settings& settings) const override {
     Options changed = options_;
     Derived::schema().apply(name_, changed, settings);
