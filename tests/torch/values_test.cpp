@@ -170,6 +170,7 @@ TEST(Gradients, MayBeAbsentTransposedOrOfAnotherType) {
   }
   expect_same(plain, other);
   EXPECT_TRUE(same_bits(plain[2], make_parameters()[2]));
+  EXPECT_EQ(plain[2]._version(), 0);
   EXPECT_EQ(first.engine().skipped(), std::vector<std::string>{"param.2"});
   EXPECT_EQ(first.state_tensor(plain[2], "step").item<std::int64_t>(), 0);
 }

@@ -200,7 +200,7 @@ void EngineOptimizer::Binding::add_slot(const at::Tensor& parameter, std::string
   slot.type = parameter.scalar_type();
   if (!parameter.is_contiguous()) slot.copy = parameter.detach().contiguous();
   slot.value = (slot.copy.defined() ? slot.copy : parameter).data_ptr();
-  slot.grad_dtype = *engine_dtype(slot.type);
+  slot.grad_dtype = stepped_dtype(slot.type);
   for (const Slot& other : slots_) {
     if (&other == &slot || other.value != slot.value || parameter.numel() == 0) continue;
     throw refuse(ErrorKind::invalid_argument, "parameters",
@@ -213,7 +213,7 @@ void EngineOptimizer::Binding::add_slot(const at::Tensor& parameter, std::string
 Parameter EngineOptimizer::Binding::view(const Slot& slot, Layout layout) const {
   Parameter p;
   p.name = slot.name;
-  p.value = {slot.value, slot.shape, *engine_dtype(slot.type)};
+  p.value = {slot.value, slot.shape, stepped_dtype(slot.type)};
   p.layout = layout;
   return p;
 }
@@ -244,7 +244,7 @@ bool EngineOptimizer::Binding::follow(
       }
       void* value = slot.copy.defined() ? slot.value : p.data_ptr();
       if (value != slot.value) {
-        engine_->bind_value(index, {value, slot.shape, *engine_dtype(slot.type)});
+        engine_->bind_value(index, {value, slot.shape, stepped_dtype(slot.type)});
         slot.value = value;
       }
       ++index;
@@ -278,7 +278,7 @@ void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
     }
     if (!is_stepped(grad.scalar_type())) grad = grad.detach().to(at::kFloat);
     if (!grad.is_contiguous()) grad = grad.detach().contiguous();
-    bind_grad(i, grad.data_ptr(), *engine_dtype(grad.scalar_type()));
+    bind_grad(i, grad.data_ptr(), stepped_dtype(grad.scalar_type()));
     kept.push_back(std::move(grad));
   }
 }
@@ -301,6 +301,7 @@ void EngineOptimizer::Binding::step() {
   }
   engine_->step();
   for (Slot& slot : slots_) {
+    if (slot.grad == nullptr) continue;  // left alone
     if (slot.copy.defined()) slot.parameter.copy_(slot.copy);
     // Autograd must see that weights changed, though no torch operation wrote them.
     ::torch::autograd::impl::bump_version(slot.parameter);

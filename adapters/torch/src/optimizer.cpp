@@ -79,7 +79,6 @@ EngineOptimizer::EngineOptimizer(const std::vector<OptimizerParamGroup>& groups,
 }
 EngineOptimizer::~EngineOptimizer() = default;
 EngineOptimizer::EngineOptimizer(EngineOptimizer&&) noexcept = default;
-EngineOptimizer& EngineOptimizer::operator=(EngineOptimizer&&) noexcept = default;
 
 // ---- Groups -----------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ void Options<E>::serialize(::torch::serialize::InputArchive& archive) {
 
 template <class E>
 E Options<E>::effective() const {
-  E now = *this;
+  E now = static_cast<const E&>(*this);
   if (rule == GroupRule::rest || !initial_lr || *initial_lr == 0) return now;
   const double factor = this->lr / *initial_lr;
   if constexpr (kHasRadialRate<E>) {

@@ -17,6 +17,9 @@ at::ScalarType torch_dtype(DType dtype);
 
 // What weights and gradients may be.
 inline bool is_stepped(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16; }
+inline DType stepped_dtype(at::ScalarType type) {
+  return type == at::kFloat ? DType::f32 : DType::bf16;
+}
 
 Shape shape_of(const at::Tensor& tensor);
 std::string describe(const at::Tensor& tensor);  // "Float (3, 4) on cpu"

@@ -37,7 +37,6 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
  public:
   ~EngineOptimizer() override;
   EngineOptimizer(EngineOptimizer&&) noexcept;
-  EngineOptimizer& operator=(EngineOptimizer&&) noexcept;
 
   // One step. `closure`, where given, computes the loss and the gradients first. Parameters
   // without a gradient are left alone. CUDA: on torch's current stream, enqueued and not waited
