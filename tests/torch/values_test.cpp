@@ -210,38 +210,79 @@ TEST(State, IsTheMemoryOfTheEngine) {
 
 // ---- CUDA -------------------------------------------------------------------------------------
 
-TEST(TorchCuda, StepsOnTheCurrentStream) {
-  if (!::torch::cuda::is_available()) GTEST_SKIP() << "no usable cuda device";
-  const c10::Device device(c10::kCUDA, 0);
-  std::vector<std::vector<Tensor>> results;
-  const c10::impl::VirtualGuardImpl streams(c10::kCUDA);
-  for (const bool side : {false, true}) {
-    c10::StreamGuard guard(side ? streams.getStreamFromGlobalPool(device)
-                                : streams.getDefaultStream(device));
-    std::vector<Tensor> p;
-    for (const Tensor& t : make_parameters()) {
-      p.push_back(t.detach().to(device).requires_grad_());
+// Why there is nothing to test on a GPU; empty: there is.
+std::string cuda_missing() {
+  if (!::torch::cuda::is_available()) return "no usable cuda device";
+  const Tensor one = at::ones({2, 2}, at::kCUDA);
+  try {
+    const rode::Optimizer engine(views({one}), rode::SgdOptions{}, {}, {.device = Device::cuda});
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::unsupported) return error.what();
+    throw;
+  }
+  return {};
+}
+
+std::vector<Tensor> moved(const std::vector<Tensor>& tensors, c10::Device device) {
+  std::vector<Tensor> out;
+  for (const Tensor& t : tensors) out.push_back(t.detach().to(device).requires_grad_());
+  return out;
+}
+
+template <class Engine>
+class TorchCudaValues : public testing::Test {};
+TYPED_TEST_SUITE(TorchCudaValues, Engines);
+
+TYPED_TEST(TorchCudaValues, EqualTheEnginesBitForBit) {
+  if (const std::string why = cuda_missing(); !why.empty()) GTEST_SKIP() << why;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    SCOPED_TRACE(c10::toString(type));
+    const std::vector<Tensor> own = moved(make_parameters(type), at::kCUDA);
+    const std::vector<Tensor> given = moved(make_parameters(type), at::kCUDA);
+    // The stream that torch's current one is, unless told otherwise.
+    rode::Optimizer engine(views(own), TypeParam{}, routing<TypeParam>(), {.device = Device::cuda});
+    OptimizerOf<TypeParam> optimizer(given);
+    for (int t = 0; t < 4; ++t) {
+      set_grads(own, t);
+      set_grads(given, t);
+      bind_grads(engine, own);
+      engine.step();
+      optimizer.step();
     }
-    RODE optimizer(p, rode::RodeOptions{.lr = 0.05, .lr_rho = 0.1, .ns_dtype = NsDType::fp32});
-    try {
-      for (int t = 0; t < 4; ++t) {
-        set_grads(p, t);
-        optimizer.step();
-      }
-      optimizer.engine().check();
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::unsupported) throw;
-      GTEST_SKIP() << error.what();
+    engine.check();
+    optimizer.engine().check();
+    EXPECT_EQ(optimizer.steps_done(), 4);
+    expect_same(moved(own, at::kCPU), moved(given, at::kCPU));
+    EXPECT_FALSE(same_bits(make_parameters(type)[0], moved(own, at::kCPU)[0]));
+  }
+}
+
+TEST(TorchCuda, StepsOnTheCurrentStream) {
+  if (const std::string why = cuda_missing(); !why.empty()) GTEST_SKIP() << why;
+  const rode::RodeOptions options{.lr = 0.05, .lr_rho = 0.1, .ns_dtype = NsDType::fp32};
+  const c10::Device device(c10::kCUDA, 0);
+  const c10::impl::VirtualGuardImpl streams(c10::kCUDA);
+  std::vector<std::vector<Tensor>> results;
+  for (const bool side : {false, true}) {
+    const c10::StreamGuard guard(side ? streams.getStreamFromGlobalPool(device)
+                                      : streams.getDefaultStream(device));
+    const std::vector<Tensor> p = moved(make_parameters(), device);
+    RODE optimizer(p, options);
+    for (int t = 0; t < 4; ++t) {
+      set_grads(p, t);
+      optimizer.step();
     }
     EXPECT_TRUE(optimizer.state_tensor(p[0], "momentum").is_cuda());
+    p[0].mutable_grad() = at::full({24, 16}, NAN, p[0].options().requires_grad(false));
+    optimizer.step();  // refused on the device, which is known later
+    const std::string refused = error_of([&] { optimizer.engine().check(); });
+    EXPECT_TRUE(holds(refused, "param.0")) << refused;
     EXPECT_EQ(optimizer.steps_done(), 4);
-    std::vector<Tensor> host;
-    for (const Tensor& t : p) host.push_back(t.detach().cpu());
-    results.push_back(host);
+    results.push_back(moved(p, at::kCPU));
   }
   expect_same(results[0], results[1]);
   const std::vector<Tensor> host = make_parameters();
-  RODE optimizer(host, rode::RodeOptions{.lr = 0.05, .lr_rho = 0.1});
+  RODE optimizer(host, options);
   for (int t = 0; t < 4; ++t) {
     set_grads(host, t);
     optimizer.step();
