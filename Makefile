@@ -38,6 +38,16 @@ test: setup ## build and run every test
 demo: build ## step a small problem with several optimizers and compare them
 	@build/bin/rode demo
 
+# Into .venv, so that the tests of the package and the examples find it. RODE_WITH_CUDA: AUTO takes
+# CUDA where nvcc is.
+.PHONY: python
+python: build ## build the Python package into .venv and run its tests
+	RODE_WITH_CUDA=$${RODE_WITH_CUDA:-OFF} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
+	  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	  --no-deps .
+	RODE_BIN=$(CURDIR)/build/bin/rode .venv/bin/python -m pytest -ra \
+	  -o cache_dir=build/.pytest_cache python/tests
+
 # nvcc may lie outside of PATH: CMake takes it from CUDACXX.
 .PHONY: cuda
 cuda: ## build with CUDA, build/cuda/bin/rode; PRESET=cuda-all for more chips than H100, H200

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -41,10 +42,17 @@ class Method {
   std::vector<OptionInfo> options() const;
   // The same method with these options changed.
   Method with(const Settings& settings) const;
+  // The options as the struct they are; null where it is another optimizer's.
+  template <class Options>
+  const Options* get_if() const {
+    return static_cast<const Options*>(values(typeid(Options)));
+  }
 
   const std::shared_ptr<const Rule>& rule() const { return rule_; }
 
  private:
+  const void* values(const std::type_info& type) const;
+
   std::shared_ptr<const Rule> rule_;
 };
 

@@ -29,6 +29,14 @@ enum class OnBadGradient {
   skip,    // leave that parameter and its state as they are, step the others
 };
 
+// Memory of the caller's for one state tensor, where the engine shall keep it.
+struct StateMemory {
+  void* data = nullptr;  // contiguous, on the engine's device; outlives the optimizer
+  bool kept = false;     // holds state of an earlier optimizer; false: holds zeros
+};
+using StateAllocator = std::function<StateMemory(std::string_view parameter, std::string_view key,
+                                                 const Shape& shape, DType dtype)>;
+
 struct EngineOptions {
   // Where parameters and gradients lie, and where state will.
   Device device = Device::cpu;
@@ -41,6 +49,8 @@ struct EngineOptions {
   bool batched = true;
   // Called for what a user should hear once: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
+  // Asked at construction for the memory of every state tensor; null: the engine's own.
+  StateAllocator state_memory = {};
 };
 
 struct ParameterGroup {
@@ -98,12 +108,15 @@ class Optimizer {
 
   // Changes a live option of a group: rates, decays, momentum.
   void set_option(std::size_t group, std::string_view key, std::string_view value);
-  void set_option(std::size_t group, std::string_view key, double value);
+  void set_option(std::size_t group, std::string_view key, double value);  // no text: fast
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;
 
   // Steps performed; a refused one is not.
   std::int64_t steps_done() const;
+  // Counts on from here: for state that came through `state_memory`. The count selects the
+  // random stream of stochastic rounding.
+  void set_steps_done(std::int64_t steps);
   // Steps refused since construction.
   std::int64_t refused_steps() const;
 

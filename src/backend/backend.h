@@ -53,6 +53,8 @@ class Backend {
   virtual std::string_view name() const = 0;
 
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;
+  // The same over memory of the caller's, which is neither zeroed nor freed.
+  virtual std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) = 0;
 
   // *out = ||W||, for state that starts from the weights; `out` lies in a Buffer.
   virtual void store_norm(const Weights& weight, const Geometry& geometry, float* out) = 0;

@@ -104,7 +104,7 @@ class MuonInstance final : public RuleInstance {
                                     static_cast<double>(block.fan_in));
       if (radius != nullptr) {
         job.radius = radius++;
-        backend.store_norm(job.weight, job.geometry, job.radius);
+        if (!state.kept("radius")) backend.store_norm(job.weight, job.geometry, job.radius);
       }
     }
   }

@@ -73,11 +73,7 @@ void Optimizer::bind_value(std::size_t index, TensorView value) {
 }
 
 void Optimizer::set_option(std::size_t group, std::string_view key, std::string_view value) {
-  if (group >= impl_->groups.size()) {
-    throw Error(ErrorKind::invalid_argument, "set option",
-                fmt::format("group {} of {}; groups count from 0", group, impl_->groups.size()));
-  }
-  Impl::Group& target = impl_->groups[group];
+  Impl::Group& target = impl_->group_at(group);
   for (const OptionInfo& info : target.method.options()) {
     if (info.key == key && !info.live) {
       throw Error(ErrorKind::invalid_argument, target.method.name(),
@@ -92,7 +88,15 @@ void Optimizer::set_option(std::size_t group, std::string_view key, std::string_
 }
 
 void Optimizer::set_option(std::size_t group, std::string_view key, double value) {
-  set_option(group, key, fmt::format("{}", value));
+  Impl::Group& target = impl_->group_at(group);
+  std::shared_ptr<const Rule> rule = target.method.rule()->with_number(key, value);
+  if (rule == nullptr) {
+    set_option(group, key, fmt::format("{}", value));  // or says why not
+    return;
+  }
+  target.method = Method(std::move(rule));
+  target.instance->refresh(*target.method.rule());
+  impl_->changed = true;
 }
 
 const Method& Optimizer::method(std::size_t group) const { return impl_->groups.at(group).method; }
@@ -102,6 +106,15 @@ std::size_t Optimizer::group_count() const { return impl_->groups.size(); }
 std::int64_t Optimizer::steps_done() const {
   impl_->look();
   return impl_->steps;
+}
+
+void Optimizer::set_steps_done(std::int64_t steps) {
+  if (steps < 0 || steps > kMostSteps) {
+    throw Error(ErrorKind::invalid_argument, "set steps",
+                fmt::format("steps = {}; expected a step count", steps));
+  }
+  impl_->backend->set_step(steps);
+  impl_->steps = steps;
 }
 
 std::int64_t Optimizer::refused_steps() const {

@@ -70,6 +70,7 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
   for (Slot& slot : slots) bind_grad(slot, ConstTensorView(slot.parameter.grad));
+  engine.state_memory = {};  // what it holds on to may hold on to this optimizer
 }
 
 // Names and memory must be distinct over all groups; tied weights stay in one of them.
@@ -119,8 +120,8 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
     if (entry.treatment == Treatment::frozen) continue;
     slots[index].stepped = true;
     const Subject subject{index, &slots[index].parameter, entry.treatment};
-    states.push_back(std::make_unique<ParameterState>(slots[index].parameter.name,
-                                                      rule.state(subject), *backend));
+    states.push_back(std::make_unique<ParameterState>(
+        slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
     group.instance->add_jobs(jobs, subject, *states.back(), *backend);
   }
 }
@@ -176,6 +177,14 @@ Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
                 fmt::format("parameter {} of {}; indices count from 0", index, slots.size()));
   }
   return slots[slots[index].owner];
+}
+
+Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
+  if (index >= groups.size()) {
+    throw Error(ErrorKind::invalid_argument, "set option",
+                fmt::format("group {} of {}; groups count from 0", index, groups.size()));
+  }
+  return groups[index];
 }
 
 void Optimizer::Impl::gate_missing() {

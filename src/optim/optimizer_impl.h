@@ -40,6 +40,7 @@ struct Optimizer::Impl {
 
   // Binding. `slot_at` follows a tied entry to the one that is stepped.
   Slot& slot_at(std::size_t index);
+  Group& group_at(std::size_t index);
   void bind_grad(Slot& slot, const ConstTensorView& grad);
   void bind_value(Slot& slot, const TensorView& value);
 

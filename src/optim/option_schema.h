@@ -25,6 +25,7 @@ struct OptionField {
   std::function<std::string(const Options&)> get;
   std::function<void(Options&, const OptionText&)> set;
   std::function<void(const Options&, const OptionText&)> check;  // throws; text for messages
+  std::function<void(Options&, double)> set_number = {};         // of a live number
 };
 
 template <class Options>
@@ -78,7 +79,8 @@ OptionField<O> number(std::string key, double O::* member, OptionRange range, st
       true,
       [member](const O& o) { return print_number(o.*member); },
       [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
-      [member, range](const O& o, const OptionText& text) { check_range(text, o.*member, range); }};
+      [member, range](const O& o, const OptionText& text) { check_range(text, o.*member, range); },
+      [member](O& o, double value) { o.*member = value; }};
 }
 
 // Unset follows another option, and prints as the value it takes from there.
@@ -94,7 +96,8 @@ OptionField<O> optional_number(std::string key, std::optional<double> O::* membe
       [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
       [member, range](const O& o, const OptionText& text) {
         if (o.*member) check_range(text, *(o.*member), range);
-      }};
+      },
+      [member](O& o, double value) { o.*member = value; }};
 }
 
 template <class O, class Integer>

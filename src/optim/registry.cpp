@@ -78,6 +78,8 @@ std::vector<OptionInfo> Method::options() const { return rule_->options(); }
 
 Method Method::with(const Settings& settings) const { return Method(rule_->with(settings)); }
 
+const void* Method::values(const std::type_info& type) const { return rule_->values(type); }
+
 std::vector<OptimizerInfo> list_optimizers() {
   std::vector<OptimizerInfo> out;
   for (const Entry& entry : entries()) {

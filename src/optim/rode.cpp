@@ -142,7 +142,7 @@ class RodeInstance final : public RuleInstance {
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
                    scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};
-      if (job.state.radius != nullptr) {
+      if (job.state.radius != nullptr && !state.kept("radius")) {
         backend.store_norm(job.weight, job.geometry, job.state.radius);
       }
     }

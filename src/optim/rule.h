@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <vector>
 
 #include "backend/backend.h"
@@ -34,6 +35,8 @@ class StateSlots {
   virtual ~StateSlots() = default;
   virtual void* find(std::string_view key) const = 0;  // null: no such key
   virtual DType dtype(std::string_view key) const = 0;
+  // Whether it holds values of an earlier optimizer, which the start must not overwrite.
+  virtual bool kept(std::string_view key) const = 0;
 };
 
 // The constants that a group's jobs point at; they change when live options do.
@@ -50,7 +53,12 @@ class Rule {
   virtual ~Rule() = default;
   virtual std::string_view name() const = 0;
   virtual std::vector<OptionInfo> options() const = 0;
+  // The options struct of this type, null where it is another's.
+  virtual const void* values(const std::type_info& type) const = 0;
   virtual std::shared_ptr<const Rule> with(const Settings& settings) const = 0;
+
+  // The same with one live number changed; null where `key` is no such option.
+  virtual std::shared_ptr<const Rule> with_number(std::string_view key, double value) const = 0;
 
   // Throws where this rule cannot step such a parameter on such a device.
   virtual std::vector<StateSpec> state(const Subject& subject) const = 0;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -27,13 +28,29 @@ class TypedRule : public Rule {
     Derived::schema().check(name_, options_);
     Derived::cross_check(name_, options_);
   }
+  // The other options have been checked before: only `field` is new.
+  TypedRule(std::string name, Options options, const OptionField<Options>& field)
+      : name_(std::move(name)), options_(std::move(options)) {
+    if (field.check) field.check(options_, {name_, field.key, field.get(options_)});
+    Derived::cross_check(name_, options_);
+  }
   std::string_view name() const override { return name_; }
   std::vector<OptionInfo> options() const override { return Derived::schema().describe(options_); }
+  const void* values(const std::type_info& type) const override {
+    return type == typeid(Options) ? &options_ : nullptr;
+  }
   std::shared_ptr<const Rule> with(const Settings& settings) const override {
     Options changed = options_;
     Derived::schema().apply(name_, changed, settings);
     Derived::complete(changed, options_, settings);
     return std::make_shared<Derived>(name_, changed);
+  }
+  std::shared_ptr<const Rule> with_number(std::string_view key, double value) const override {
+    const OptionField<Options>* field = Derived::schema().find(key);
+    if (field == nullptr || !field->set_number) return nullptr;
+    Options changed = options_;
+    field->set_number(changed, value);
+    return std::make_shared<Derived>(name_, std::move(changed), *field);
   }
   void check_device(bool) const override {}
   const Options& values() const { return options_; }

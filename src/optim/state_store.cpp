@@ -13,12 +13,21 @@
 namespace rode {
 
 ParameterState::ParameterState(std::string parameter, std::vector<StateSpec> specs,
-                               Backend& backend)
+                               Backend& backend, const StateAllocator& memory)
     : parameter_(std::move(parameter)), specs_(std::move(specs)) {
   buffers_.reserve(specs_.size());
   for (const StateSpec& spec : specs_) {
-    const auto elements = static_cast<std::size_t>(spec.shape.numel());
-    buffers_.push_back(backend.allocate(elements * size_of(spec.dtype)));
+    const std::size_t bytes = static_cast<std::size_t>(spec.shape.numel()) * size_of(spec.dtype);
+    // An empty tensor has no address, but the jobs want one.
+    const StateMemory given =
+        memory ? memory(parameter_, spec.key, spec.shape, spec.dtype) : StateMemory{};
+    if (memory && given.data == nullptr && bytes > 0) {
+      throw Error(ErrorKind::invalid_argument, "state",
+                  fmt::format("no memory was given for '{}' of '{}'", spec.key, parameter_));
+    }
+    buffers_.push_back(given.data == nullptr ? backend.allocate(bytes)
+                                             : backend.adopt(given.data, bytes));
+    kept_.push_back(given.kept);
   }
 }
 
@@ -34,6 +43,13 @@ DType ParameterState::dtype(std::string_view key) const {
     if (spec.key == key) return spec.dtype;
   }
   return DType::f32;
+}
+
+bool ParameterState::kept(std::string_view key) const {
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    if (specs_[i].key == key) return kept_[i];
+  }
+  return false;
 }
 
 ConstTensorView ParameterState::view(std::size_t index) const {

@@ -9,6 +9,7 @@
 
 #include "backend/backend.h"
 #include "optim/rule.h"
+#include "rode/optimizer.h"
 #include "rode/safetensors.h"
 
 namespace rode {
@@ -16,10 +17,13 @@ namespace rode {
 // State tensors of one parameter.
 class ParameterState final : public StateSlots {
  public:
-  ParameterState(std::string parameter, std::vector<StateSpec> specs, Backend& backend);
+  // `memory` null: of the backend's own.
+  ParameterState(std::string parameter, std::vector<StateSpec> specs, Backend& backend,
+                 const StateAllocator& memory);
 
   void* find(std::string_view key) const override;
   DType dtype(std::string_view key) const override;
+  bool kept(std::string_view key) const override;
 
   const std::string& parameter() const { return parameter_; }
   const std::vector<StateSpec>& specs() const { return specs_; }
@@ -31,6 +35,7 @@ class ParameterState final : public StateSlots {
   std::string parameter_;
   std::vector<StateSpec> specs_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<bool> kept_;
 };
 
 std::size_t spec_bytes(const std::vector<StateSpec>& specs);

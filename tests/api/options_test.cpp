@@ -277,5 +277,16 @@ TEST(Options, AdafactorsRestFollowsItsRateUntilItHasOneOfItsOwn) {
   EXPECT_EQ(values(own.with({{"lr", "0.125"}})).at("lr_rest"), "0.5");
 }
 
+TEST(Options, ComeBackFromAMethodAsTheStructTheyWere) {
+  const MuonOptions given{.lr = 0.25, .scale = MuonScale::rms, .splits = "*.qkv=3"};
+  const Method method = given;
+  ASSERT_NE(method.get_if<MuonOptions>(), nullptr);
+  EXPECT_EQ(*method.get_if<MuonOptions>(), given);
+  EXPECT_EQ(method.get_if<RodeOptions>(), nullptr);
+  const Method read = Method(MuonOptions{}).with(settings_of(method));
+  EXPECT_EQ(*read.get_if<MuonOptions>(), given);
+  EXPECT_FALSE(*read.with({{"seed", "1"}}).get_if<MuonOptions>() == given);
+}
+
 }  // namespace
 }  // namespace rode

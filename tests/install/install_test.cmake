@@ -2,7 +2,7 @@
 # Installs a build tree, moves the result, and builds and runs the consumer against it.
 #
 # Run as: cmake -DBUILD_DIR=... -DSOURCE_DIR=... -DWORK_DIR=... -DGENERATOR=... -DCONFIG=...
-#               -DCXX_COMPILER=... -DVERSION=... -P install_test.cmake
+#               -DCXX_COMPILER=... -DVERSION=... [-DTORCH_DIR=...] -P install_test.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -56,6 +56,7 @@ run(
   "-DCMAKE_BUILD_TYPE=${CONFIG}"
   "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}"
   "-DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix"
+  "-DTorch_DIR=${TORCH_DIR}"
 )
 run("${CMAKE_COMMAND}" --build "${WORK_DIR}/build" --config "${CONFIG}")
 
@@ -66,4 +67,7 @@ message(STATUS "consumer says: ${output}")
 string(FIND "${output}" "rode ${VERSION}" position)
 if(position EQUAL -1)
   message(FATAL_ERROR "the consumer did not print 'rode ${VERSION}'")
+endif()
+if(TORCH_DIR)
+  run("${WORK_DIR}/build/torch_consumer")
 endif()

@@ -22,6 +22,8 @@ import source_tree
 # From the bottom up.
 LAYERS = ["core", "rules", "backend", "linalg", "optim", "adapters", "lab", "apps"]
 ENGINE = ["core", "rules", "backend", "linalg", "optim"]
+# The adapters' own headers are installed beside the engine's, and may include what they adapt to.
+INCLUDE_FOLDERS = ["src", "include", "adapters/torch/include", "."]
 UNRESTRICTED = {"tests", "bench", "examples"}
 # LAPACK's factorizations on the host, which a device backend may use as they are.
 BORROWED = {pathlib.PurePath("src/backend/cpu/lapack.h")}
@@ -44,7 +46,7 @@ def backend_of(path: pathlib.PurePath) -> str | None:
 
 def resolve(root: pathlib.Path, file: pathlib.Path, name: str) -> pathlib.Path | None:
     """The file of this tree that an include means, relative to root; None when there is none."""
-    for folder in (file.parent, pathlib.Path("src"), pathlib.Path("include"), pathlib.Path(".")):
+    for folder in (file.parent, *map(pathlib.Path, INCLUDE_FOLDERS)):
         # A header made by configure_file counts as its template's place.
         for candidate in (root / folder / name, root / folder / (name + ".in")):
             if candidate.is_file():

@@ -19,6 +19,7 @@ HEADERS = [
     "src/linalg/newton_schulz.h",
     "src/optim/factory.h",
     "src/reference/reference.h",
+    "adapters/torch/include/rode/torch.h",
 ]
 
 # (check, file, its text after HEAD, what the report must hold; None: no problem)
@@ -37,6 +38,9 @@ CASES = [
     ("check_includes", "src/reference/a.cpp", '#include "rules/muon_rule.h"\n', "stand apart"),
     ("check_includes", "src/optim/a.cpp", '#include "reference/reference.h"\n', "its oracle"),
     ("check_includes", "src/optim/a.cpp", '#include "nowhere.h"\n', "not in the tree"),
+    ("check_includes", "adapters/torch/src/a.cpp", '#include "rode/torch.h"\n', None),
+    ("check_includes", "src/optim/a.cpp", '#include "rode/torch.h"\n', "above it"),
+    ("check_includes", "include/rode/a.h", '#include "rode/torch.h"\n', "not public"),
     ("check_includes", "include/rode/a.h", '#include "core/buffer.h"\n', "not public"),
     ("check_includes", "include/rode/a.h", "#include <fmt/format.h>\n", "standard library"),
     ("check_includes", "include/rode/a.h", '#include "rode/error.h"\n#include <vector>\n', None),

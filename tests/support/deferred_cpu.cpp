@@ -126,6 +126,9 @@ class DeferredCpu final : public Backend {
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override {
     return std::make_unique<FarBuffer>(bytes);
   }
+  std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) override {
+    return cpu_->adopt(memory, bytes);
+  }
   void store_norm(const Weights& weight, const Geometry& geometry, float* out) override {
     const Reach reach;
     cpu_->store_norm(weight, geometry, out);

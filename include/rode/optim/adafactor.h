@@ -33,6 +33,8 @@ struct AdafactorOptions {
   std::optional<double> lr_rest = {};  // unset: lr
   double weight_decay_rest = 0;
   StorageOptions storage = {};
+
+  bool operator==(const AdafactorOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const AdafactorOptions& options);

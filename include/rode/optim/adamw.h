@@ -27,6 +27,8 @@ struct AdamWOptions {
   double lr_rest = 2.988e-3;
   double weight_decay_rest = 9e-4;
   StorageOptions storage = {};
+
+  bool operator==(const AdamWOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const AdamWOptions& options);

@@ -36,6 +36,8 @@ struct AdEMAMixOptions {
   double lr_rest = 1.779e-3;
   double weight_decay_rest = 9e-4;
   StorageOptions storage = {};
+
+  bool operator==(const AdEMAMixOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const AdEMAMixOptions& options);

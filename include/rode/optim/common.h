@@ -34,6 +34,8 @@ struct StorageOptions {
   Rounding rounding = Rounding::nearest;      // bf16 parameters only
   StateDType state_dtype = StateDType::fp32;  // matrix- and parameter-sized state
   std::uint64_t seed = 0;                     // of stochastic rounding
+
+  bool operator==(const StorageOptions&) const = default;
 };
 
 using Betas = std::array<double, 2>;

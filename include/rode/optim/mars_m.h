@@ -36,6 +36,8 @@ struct MarsMOptions {
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
   StorageOptions storage = {};
+
+  bool operator==(const MarsMOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const MarsMOptions& options);

@@ -47,6 +47,8 @@ struct MuonOptions {
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
   StorageOptions storage = {};
+
+  bool operator==(const MuonOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const MuonOptions& options);

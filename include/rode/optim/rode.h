@@ -77,6 +77,8 @@ struct RodeOptions {
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
   StorageOptions storage = {};
+
+  bool operator==(const RodeOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const RodeOptions& options);

@@ -24,6 +24,8 @@ struct SgdOptions {
   double lr_rest = 1e-1;
   double weight_decay_rest = 5e-4;
   StorageOptions storage = {};
+
+  bool operator==(const SgdOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const SgdOptions& options);

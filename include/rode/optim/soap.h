@@ -46,6 +46,8 @@ struct SoapOptions {
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
   StorageOptions storage = {};
+
+  bool operator==(const SoapOptions&) const = default;
 };
 
 std::shared_ptr<const Rule> make_rule(const SoapOptions& options);

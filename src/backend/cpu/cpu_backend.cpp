@@ -44,6 +44,22 @@ class HostBuffer final : public Buffer {
   std::size_t bytes_;
 };
 
+class BorrowedBuffer final : public Buffer {
+ public:
+  BorrowedBuffer(void* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+
+  void* data() override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+  void upload(const void* host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(data_, host, bytes);
+  }
+  const void* host_view() const override { return data_; }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+};
+
 int available_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -90,6 +106,10 @@ CpuBackend::CpuBackend(const BackendOptions& options)
 
 std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) {
   return std::make_unique<HostBuffer>(bytes);
+}
+
+std::unique_ptr<Buffer> CpuBackend::adopt(void* memory, std::size_t bytes) {
+  return std::make_unique<BorrowedBuffer>(memory, bytes);
 }
 
 double CpuBackend::squared_norm(const Weights& weight, const Geometry& geometry) {

@@ -37,6 +37,7 @@ class CpuBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
+  std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) override;
   void store_norm(const Weights& weight, const Geometry& geometry, float* out) override;
   double squared_norm(const Weights& weight, const Geometry& geometry) override;
   void prepare(JobList& jobs) override;

@@ -69,6 +69,12 @@ std::unique_ptr<Buffer> CudaBackend::allocate(std::size_t bytes) {
   return std::make_unique<StateBuffer>(bytes, device_, &stream_);
 }
 
+std::unique_ptr<Buffer> CudaBackend::adopt(void* memory, std::size_t bytes) {
+  const DeviceGuard guard(device_);
+  check_memory(memory, "state", std::nullopt);
+  return std::make_unique<StateBuffer>(memory, bytes, device_, &stream_);
+}
+
 void CudaBackend::store_norm(const Weights& weight, const Geometry& geometry, float* out) {
   const DeviceGuard guard(device_);
   check_memory(weight.data, "weights", std::nullopt);

@@ -87,6 +87,7 @@ void TableUploads::send(const DeviceBuffer& to, cudaStream_t stream) {
 
 StateBuffer::StateBuffer(std::size_t bytes, int device, const cudaStream_t* stream)
     : buffer_(bytes > 0 ? bytes : 1),  // a pointer that is not null, as the CPU gives
+      data_(buffer_.data()),
       bytes_(bytes),
       device_(device),
       stream_(stream) {
@@ -94,16 +95,18 @@ StateBuffer::StateBuffer(std::size_t bytes, int device, const cudaStream_t* stre
 }
 
 void StateBuffer::upload(const void* host, std::size_t bytes) {
+  if (bytes == 0) return;
   const DeviceGuard guard(device_);
-  buffer_.upload(host, bytes, *stream_);
+  RODE_CUDA_CHECK(cudaMemcpyAsync(data_, host, bytes, cudaMemcpyHostToDevice, *stream_));
+  // Without this the copy of pinned memory would still be reading `host`.
+  RODE_CUDA_CHECK(cudaStreamSynchronize(*stream_));
 }
 
 const void* StateBuffer::host_view() const {
   const DeviceGuard guard(device_);
   copy_.resize(bytes_);
   if (bytes_ == 0) return copy_.data();
-  RODE_CUDA_CHECK(
-      cudaMemcpyAsync(copy_.data(), buffer_.data(), bytes_, cudaMemcpyDeviceToHost, *stream_));
+  RODE_CUDA_CHECK(cudaMemcpyAsync(copy_.data(), data_, bytes_, cudaMemcpyDeviceToHost, *stream_));
   RODE_CUDA_CHECK(cudaStreamSynchronize(*stream_));
   return copy_.data();
 }

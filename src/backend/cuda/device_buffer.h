@@ -136,14 +136,18 @@ class TableUploads {
 class StateBuffer final : public Buffer {
  public:
   StateBuffer(std::size_t bytes, int device, const cudaStream_t* stream);
+  // Over memory of the caller's.
+  StateBuffer(void* memory, std::size_t bytes, int device, const cudaStream_t* stream)
+      : data_(memory), bytes_(bytes), device_(device), stream_(stream) {}
 
-  void* data() override { return buffer_.data(); }
+  void* data() override { return data_; }
   std::size_t bytes() const override { return bytes_; }
   void upload(const void* host, std::size_t bytes) override;
   const void* host_view() const override;
 
  private:
-  DeviceBuffer buffer_;
+  DeviceBuffer buffer_;  // empty where the memory is the caller's
+  void* data_;
   std::size_t bytes_;
   int device_;
   const cudaStream_t* stream_;

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's optimizer contract over the engine: groups, steps, state, archives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "rode/optimizer.h"
+#include "rode/torch/options.h"
+#include "rode/torch/routing.h"
+
+namespace rode::torch {
+
+// State of one parameter: the tensors that the engine steps on, by the engine's keys.
+class ParamState final : public ::torch::optim::OptimizerCloneableParamState<ParamState> {
+ public:
+  std::map<std::string, at::Tensor> tensors;
+
+  void serialize(::torch::serialize::InputArchive& archive) override;
+  void serialize(::torch::serialize::OutputArchive& archive) const override;
+};
+
+// An optimizer whose steps are the engine's, on memory that is torch's: parameters, gradients and
+// state stay tensors, and nothing is copied. The engine is built at the first step, and again
+// where parameters, devices, types or fixed options have changed; state is kept. Throws
+// rode::Error; a call that throws has changed nothing.
+class EngineOptimizer : public ::torch::optim::Optimizer {
+ public:
+  ~EngineOptimizer() override;
+  EngineOptimizer(EngineOptimizer&&) noexcept;
+
+  // One step. `closure`, where given, computes the loss and the gradients first. Parameters
+  // without a gradient are left alone. CUDA: on torch's current stream, enqueued and not waited
+  // for; what the device refuses comes from engine().check().
+  at::Tensor step(LossClosure closure = nullptr) override;
+
+  // As torch's, and checks the options at once. Called through a reference to torch's class,
+  // some versions of torch (2.13) give the group the defaults instead of its options.
+  void add_param_group(const ::torch::optim::OptimizerParamGroup& group);
+
+  // Options, state and step count. All or nothing; the optimizer must be of the same kind, over
+  // parameters of the same names and shapes.
+  void save(::torch::serialize::OutputArchive& archive) const override;
+  void load(::torch::serialize::InputArchive& archive) override;
+
+  // A state tensor ("momentum", ...), undefined where there is none: before the first step.
+  at::Tensor state_tensor(const at::Tensor& parameter, std::string_view key) const;
+
+  // Steps performed; waits for the device.
+  std::int64_t steps_done() const;
+
+  // The engine as it is now, for check(), diagnostics and routing_table(); valid until the next
+  // call. Its options and tensors are this optimizer's business.
+  rode::Optimizer& engine();
+
+ protected:
+  EngineOptimizer(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                  std::unique_ptr<::torch::optim::OptimizerOptions> defaults);
+
+ private:
+  class Binding;
+
+  GroupOptions& adopted(std::size_t group);
+  void bind();
+  void drop();
+
+  std::unique_ptr<Binding> binding_;
+  std::int64_t steps_ = 0;  // of earlier engines
+};
+
+// `EngineOptions`: a struct of rode/optim/.
+template <class EngineOptions>
+class OptimizerOf final : public EngineOptimizer {
+ public:
+  using OptionsType = Options<EngineOptions>;
+
+  // Matrices by the optimizer's rule, what is not a matrix by the rest's: two groups of their own
+  // rates. Module types decide (routing.h); `defaults.route` and `overrides` choose.
+  explicit OptimizerOf(const ::torch::nn::Module& module, OptionsType defaults = {},
+                       const std::vector<Override>& overrides = {})
+      : EngineOptimizer(rode::torch::param_groups(module, defaults, overrides),
+                        std::make_unique<OptionsType>(defaults)) {}
+  explicit OptimizerOf(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                       OptionsType defaults = {})
+      : EngineOptimizer(groups, std::make_unique<OptionsType>(std::move(defaults))) {}
+  explicit OptimizerOf(std::vector<at::Tensor> parameters, OptionsType defaults = {})
+      : OptimizerOf(std::vector{::torch::optim::OptimizerParamGroup(std::move(parameters))},
+                    std::move(defaults)) {}
+
+  // Of a group, to be changed at any time.
+  OptionsType& options(std::size_t group = 0) {
+    return static_cast<OptionsType&>(this->param_groups().at(group).options());
+  }
+};
+
+}  // namespace rode::torch

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of a parameter group: the engine's struct, as LibTorch's schedulers and archives know it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include "rode/method.h"
+#include "rode/optim/adafactor.h"
+#include "rode/optim/adamw.h"
+#include "rode/optim/ademamix.h"
+#include "rode/optim/mars_m.h"
+#include "rode/optim/muon.h"
+#include "rode/optim/rode.h"
+#include "rode/optim/sgd.h"
+#include "rode/optim/soap.h"
+#include "rode/optimizer.h"
+#include "rode/parameter.h"
+#include "rode/routing.h"
+
+namespace rode::torch {
+
+// Which rule steps the parameters of a group.
+enum class GroupRule {
+  automatic,  // optimizers that leave the rest to AdamW: by `route`; the others: `matrix`
+  matrix,     // the optimizer's own, with lr and weight_decay
+  rest,       // the rest's, with lr_rest and weight_decay_rest
+};
+
+// What a group has beside the optimizer's own options.
+struct GroupSettings {
+  GroupRule rule = GroupRule::automatic;
+  Route route = Route::language;     // of an automatic group, and of a module
+  Layout layout = Layout::out_in;    // how the group's matrices are stored
+  std::vector<std::string> names;    // of the parameters, for messages; empty: "param.0", ...
+  bool couple_lr_rho = true;         // lr_rho acts as lr_rho * lr / initial_lr
+  std::optional<double> initial_lr;  // get_lr() when the group came to its optimizer
+};
+
+// The side of the options that the optimizer works with, whatever its rule.
+class GroupOptions : public GroupSettings {
+ public:
+  virtual ~GroupOptions() = default;
+
+  // The options as they act now: rates that follow lr included.
+  virtual Method method() const = 0;
+  virtual bool leaves_rest_to_adamw() const = 0;
+  // Fills what is unset, throws where a value is out of range.
+  virtual void adopt() = 0;
+  // Takes all values of options of the same type.
+  virtual void assign(const GroupOptions& other) = 0;
+  // Tells a live engine what has changed; false: it must be built anew.
+  virtual bool send(rode::Optimizer& engine, std::size_t group) const = 0;
+
+ protected:
+  GroupOptions() = default;
+  explicit GroupOptions(GroupSettings settings) : GroupSettings(std::move(settings)) {}
+  GroupOptions(const GroupOptions&) = default;
+  GroupOptions& operator=(const GroupOptions&) = default;
+};
+
+// `EngineOptions` is a struct of rode/optim/: its fields are this class's, under their names.
+//   RODEOptions options(rode::RodeOptions{.lr = 1e-3, .nesterov = true});
+//   options.lr_rho = 2e-3;
+// A group with options of its own takes nothing from the optimizer's defaults.
+template <class EngineOptions>
+class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<EngineOptions>>,
+                      public GroupOptions,
+                      public EngineOptions {
+ public:
+  Options(EngineOptions engine = {}, GroupSettings group = {})  // NOLINT: a struct is options
+      : GroupOptions(std::move(group)), EngineOptions(std::move(engine)) {}
+  Options(double rate) { this->lr = rate; }  // NOLINT: as torch::optim's options
+
+  // What a scheduler moves: lr, or lr_rest where the group's rule is the rest's.
+  double get_lr() const override;
+  void set_lr(double rate) override;
+
+  void serialize(::torch::serialize::InputArchive& archive) override;
+  void serialize(::torch::serialize::OutputArchive& archive) const override;
+
+  Method method() const override;
+  bool leaves_rest_to_adamw() const override;
+  void adopt() override;
+  void assign(const GroupOptions& other) override;
+  bool send(rode::Optimizer& engine, std::size_t group) const override;
+
+ private:
+  EngineOptions effective() const;
+};
+
+using RODEOptions = Options<rode::RodeOptions>;
+using MuonOptions = Options<rode::MuonOptions>;
+using SOAPOptions = Options<rode::SoapOptions>;
+using MARSMOptions = Options<rode::MarsMOptions>;
+using AdEMAMixOptions = Options<rode::AdEMAMixOptions>;
+using AdafactorOptions = Options<rode::AdafactorOptions>;
+using AdamWOptions = Options<rode::AdamWOptions>;
+using SGDOptions = Options<rode::SgdOptions>;
+
+extern template class Options<rode::RodeOptions>;
+extern template class Options<rode::MuonOptions>;
+extern template class Options<rode::SoapOptions>;
+extern template class Options<rode::MarsMOptions>;
+extern template class Options<rode::AdEMAMixOptions>;
+extern template class Options<rode::AdafactorOptions>;
+extern template class Options<rode::AdamWOptions>;
+extern template class Options<rode::SgdOptions>;
+
+}  // namespace rode::torch

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns tensors into views, state tensors into the engine's memory, and binds only what moved.
+#include "binding.h"
+
+#include <map>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "cuda_stream.h"
+#include "rode/error.h"
+#include "tensors.h"
+
+namespace rode::torch {
+namespace {
+
+Error refuse(ErrorKind kind, std::string_view operation, std::string_view message) {
+  return Error(kind, operation, message);
+}
+
+std::string in_quotes(const std::string& name) { return "'" + name + "'"; }
+
+std::string keys_of(const ParamState& state) {
+  std::string out;
+  for (const auto& [key, tensor] : state.tensors) out += (out.empty() ? "" : ", ") + key;
+  return out;
+}
+
+Routing routing_of(const GroupOptions& options, std::size_t members) {
+  if (options.rule == GroupRule::rest) return {Route::rest, {}};
+  if (options.rule == GroupRule::matrix || !options.leaves_rest_to_adamw()) {
+    // A pattern must match something: without parameters there is none.
+    if (members == 0) return {Route::rest, {}};
+    return {Route::rest, {{"*", Treatment::matrix}}};
+  }
+  return {options.route, {}};
+}
+
+}  // namespace
+
+// Serves the engine's questions for state, and undoes its additions where construction fails.
+class EngineOptimizer::Binding::States {
+ public:
+  States(ParamStates& states, std::vector<Slot>& slots) : states_(states) {
+    for (Slot& slot : slots) {
+      by_name_[slot.name] = &slot;
+      slot.resumed = states.find(slot.parameter.unsafeGetTensorImpl()) != states.end();
+    }
+  }
+  States(const States&) = delete;
+  States& operator=(const States&) = delete;
+  ~States() {
+    if (settled_) return;
+    for (const auto& [impl, key] : fresh_) {
+      const auto found = states_.find(impl);
+      auto& tensors = static_cast<ParamState&>(*found->second).tensors;
+      tensors.erase(key);
+      if (tensors.empty()) states_.erase(found);
+    }
+  }
+
+  StateMemory memory(std::string_view parameter, std::string_view key, const Shape& shape,
+                     DType dtype) {
+    Slot& slot = *by_name_.at(std::string(parameter));
+    void* impl = slot.parameter.unsafeGetTensorImpl();
+    auto& entry = states_[impl];
+    if (entry == nullptr) entry = std::make_unique<ParamState>();
+    auto* state = dynamic_cast<ParamState*>(entry.get());
+    if (state == nullptr) {
+      throw refuse(ErrorKind::state_mismatch, "state",
+                   "parameter " + in_quotes(slot.name) +
+                       " has state of another optimizer; expected rode::torch::ParamState");
+    }
+    const std::string name(key);
+    const auto known = state->tensors.find(name);
+    if (known != state->tensors.end()) {
+      take(slot, name, known->second, shape, dtype);
+      return {known->second.data_ptr(), true};
+    }
+    if (slot.resumed) {
+      throw refuse(ErrorKind::state_mismatch, "state",
+                   "parameter " + in_quotes(slot.name) + " has state (" + keys_of(*state) +
+                       "), but no '" + name + "'; it belongs to another optimizer or " +
+                       "other options; clear it, or load what these options saved");
+    }
+    const at::IntArrayRef sizes(shape.dims().data(), shape.dims().size());
+    fresh_.emplace_back(impl, name);
+    at::Tensor& tensor = state->tensors[name];
+    tensor =
+        at::zeros(sizes, slot.parameter.options().dtype(torch_dtype(dtype)).requires_grad(false));
+    return {tensor.data_ptr(), false};
+  }
+
+  // Every question was asked: what is there now stays.
+  void settle() {
+    for (const auto& [name, slot] : by_name_) {
+      const auto found = states_.find(slot->parameter.unsafeGetTensorImpl());
+      if (found == states_.end()) continue;
+      for (const auto& [key, tensor] : static_cast<const ParamState&>(*found->second).tensors) {
+        slot->state.push_back(tensor);
+      }
+    }
+    settled_ = true;
+  }
+
+ private:
+  static void take(const Slot& slot, const std::string& key, at::Tensor& tensor, const Shape& shape,
+                   DType dtype) {
+    const bool same = shape_of(tensor) == shape && tensor.scalar_type() == torch_dtype(dtype) &&
+                      tensor.layout() == at::kStrided;
+    if (!same) {
+      throw refuse(ErrorKind::state_mismatch, "state",
+                   "'" + key + "' of parameter " + in_quotes(slot.name) + " is " +
+                       describe(tensor) + "; expected " + c10::toString(torch_dtype(dtype)) + " " +
+                       to_string(shape) +
+                       "; load it with the parameters and options that saved it");
+    }
+    if (tensor.device() != slot.parameter.device() || !tensor.is_contiguous()) {
+      tensor = tensor.detach().to(slot.parameter.device()).contiguous();
+    }
+  }
+
+  ParamStates& states_;
+  std::map<std::string, Slot*> by_name_;
+  std::vector<std::pair<void*, std::string>> fresh_;
+  bool settled_ = false;
+};
+
+// ---- Building ---------------------------------------------------------------------------------
+
+EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                                  const std::vector<const GroupOptions*>& options,
+                                  ParamStates& states, std::int64_t steps_done) {
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<at::Tensor>& params = groups[g].params();
+    const std::vector<std::string>& names = options[g]->names;
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      add_slot(params[i], i < names.size() ? names[i] : "param." + std::to_string(slots_.size()));
+    }
+    sizes_.push_back(params.size());
+  }
+  if (slots_.empty()) throw refuse(ErrorKind::invalid_argument, "parameters", "there are none");
+
+  std::vector<ParameterGroup> given;
+  std::size_t index = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    ParameterGroup group{{}, options[g]->method(), routing_of(*options[g], sizes_[g])};
+    for (std::size_t i = 0; i < sizes_[g]; ++i) {
+      group.parameters.push_back(view(slots_[index++], options[g]->layout));
+    }
+    given.push_back(std::move(group));
+  }
+  States memory(states, slots_);
+  rode::EngineOptions engine;
+  c10::OptionalDeviceGuard guard;  // the engine takes the current device for its own
+  if (device_.is_cuda()) {
+    guard.reset_device(device_);
+    stream_ = current_cuda_stream(device_.index());
+    engine.device = Device::cuda;
+    engine.stream = stream_;
+  }
+  engine.threads = at::get_num_threads();
+  engine.on_missing = OnBadGradient::skip;  // as torch.optim does
+  engine.state_memory = [&memory](std::string_view parameter, std::string_view key,
+                                  const Shape& shape, DType dtype) {
+    return memory.memory(parameter, key, shape, dtype);
+  };
+  engine.notify = [](std::string_view text) { TORCH_WARN(std::string(text)); };
+  engine_ = std::make_unique<rode::Optimizer>(std::move(given), std::move(engine));
+  engine_->set_steps_done(steps_done);
+  memory.settle();
+}
+
+void EngineOptimizer::Binding::add_slot(const at::Tensor& parameter, std::string name) {
+  const c10::Device device = parameter.device();
+  if (!is_stepped(parameter.scalar_type()) || parameter.layout() != at::kStrided) {
+    throw refuse(ErrorKind::dtype, "parameters",
+                 "parameter " + in_quotes(name) + " is " + describe(parameter) +
+                     "; expected a dense one, Float or BFloat16; convert the module");
+  }
+  if (!device.is_cpu() && !device.is_cuda()) {
+    throw refuse(
+        ErrorKind::unsupported, "parameters",
+        "parameter " + in_quotes(name) + " is on " + device.str() + "; expected cpu or cuda");
+  }
+  if (slots_.empty()) device_ = device;
+  if (device != device_) {
+    throw refuse(ErrorKind::unsupported, "parameters",
+                 in_quotes(slots_.front().name) + " is on " + device_.str() + ", " +
+                     in_quotes(name) + " on " + device.str() +
+                     "; one optimizer steps one device; make one for each");
+  }
+  Slot& slot = slots_.emplace_back();
+  slot.name = std::move(name);
+  slot.parameter = parameter;
+  slot.shape = shape_of(parameter);
+  slot.type = parameter.scalar_type();
+  if (!parameter.is_contiguous()) slot.copy = parameter.detach().contiguous();
+  slot.value = (slot.copy.defined() ? slot.copy : parameter).data_ptr();
+  slot.grad_dtype = stepped_dtype(slot.type);
+  for (const Slot& other : slots_) {
+    if (&other == &slot || other.value != slot.value || parameter.numel() == 0) continue;
+    throw refuse(ErrorKind::invalid_argument, "parameters",
+                 in_quotes(other.name) + " and " + in_quotes(slot.name) +
+                     " are two parameters on the same memory and would be stepped twice; tie them "
+                     "as one tensor");
+  }
+}
+
+Parameter EngineOptimizer::Binding::view(const Slot& slot, Layout layout) const {
+  Parameter p;
+  p.name = slot.name;
+  p.value = {slot.value, slot.shape, stepped_dtype(slot.type)};
+  p.layout = layout;
+  return p;
+}
+
+// ---- Following --------------------------------------------------------------------------------
+
+bool EngineOptimizer::Binding::follow(
+    const std::vector<::torch::optim::OptimizerParamGroup>& groups, const ParamStates& states) {
+  if (groups.size() != sizes_.size()) return false;
+  std::size_t index = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].params().size() != sizes_[g]) return false;
+    for (const at::Tensor& p : groups[g].params()) {
+      Slot& slot = slots_[index];
+      const bool same = p.is_same(slot.parameter) && p.scalar_type() == slot.type &&
+                        p.device() == device_ && p.is_contiguous() != slot.copy.defined() &&
+                        shape_of(p) == slot.shape;
+      if (!same) return false;
+      const auto found = states.find(p.unsafeGetTensorImpl());
+      if ((found == states.end()) != slot.state.empty()) return false;
+      if (found != states.end()) {
+        const auto* state = dynamic_cast<const ParamState*>(found->second.get());
+        if (state == nullptr || state->tensors.size() != slot.state.size()) return false;
+        auto own = slot.state.begin();
+        for (const auto& [key, tensor] : state->tensors) {
+          if (!tensor.is_same(*own++)) return false;
+        }
+      }
+      void* value = slot.copy.defined() ? slot.value : p.data_ptr();
+      if (value != slot.value) {
+        engine_->bind_value(index, {value, slot.shape, stepped_dtype(slot.type)});
+        slot.value = value;
+      }
+      ++index;
+    }
+  }
+  return true;
+}
+
+void EngineOptimizer::Binding::bind_grad(std::size_t index, const void* data, DType dtype) {
+  Slot& slot = slots_[index];
+  if (data == slot.grad && dtype == slot.grad_dtype) return;
+  engine_->bind_grad(index, {data, slot.shape, dtype});
+  slot.grad = data;
+  slot.grad_dtype = dtype;
+}
+
+void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    at::Tensor grad = slot.parameter.grad();
+    if (!grad.defined()) {
+      bind_grad(i, nullptr, slot.grad_dtype);
+      continue;
+    }
+    if (grad.layout() != at::kStrided || grad.device() != device_ ||
+        grad.sizes() != slot.parameter.sizes()) {
+      throw refuse(ErrorKind::shape, "step",
+                   "gradient of " + in_quotes(slot.name) + " is " + describe(grad) +
+                       "; expected a dense one like the parameter, " + describe(slot.parameter) +
+                       (grad.layout() != at::kStrided ? "; use sparse(false) in its module" : ""));
+    }
+    if (!is_stepped(grad.scalar_type())) grad = grad.detach().to(at::kFloat);
+    if (!grad.is_contiguous()) grad = grad.detach().contiguous();
+    bind_grad(i, grad.data_ptr(), stepped_dtype(grad.scalar_type()));
+    kept.push_back(std::move(grad));
+  }
+}
+
+// ---- Stepping ---------------------------------------------------------------------------------
+
+void EngineOptimizer::Binding::step() {
+  const at::NoGradGuard no_grad;
+  c10::OptionalDeviceGuard guard;
+  if (device_.is_cuda()) {
+    guard.reset_device(device_);
+    void* stream = current_cuda_stream(device_.index());
+    if (stream != stream_) engine_->set_stream(stream);
+    stream_ = stream;
+  }
+  std::vector<at::Tensor> kept;  // copies of gradients, alive until the step is enqueued
+  follow_grads(kept);
+  for (Slot& slot : slots_) {
+    if (slot.copy.defined()) slot.copy.copy_(slot.parameter);
+  }
+  engine_->step();
+  for (Slot& slot : slots_) {
+    if (slot.grad == nullptr) continue;  // left alone
+    if (slot.copy.defined()) slot.parameter.copy_(slot.copy);
+    // Autograd must see that weights changed, though no torch operation wrote them.
+    ::torch::autograd::impl::bump_version(slot.parameter);
+  }
+}
+
+}  // namespace rode::torch

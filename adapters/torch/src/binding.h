@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// One engine on the memory of torch tensors: builds it, follows the tensors, steps.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "rode/torch/optimizer.h"
+
+namespace rode::torch {
+
+using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<::torch::optim::OptimizerParamState>>;
+
+class EngineOptimizer::Binding {
+ public:
+  // Takes state tensors from `states`, and adds those that are missing. `options`: one a group.
+  // Throws, and then `states` is as it was.
+  Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+          const std::vector<const GroupOptions*>& options, ParamStates& states,
+          std::int64_t steps_done);
+
+  // Binds weights that moved. False: parameters or state are others than at the start.
+  bool follow(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+              const ParamStates& states);
+  void step();
+
+  rode::Optimizer& engine() { return *engine_; }
+
+ private:
+  struct Slot {
+    std::string name;
+    at::Tensor parameter;
+    Shape shape;
+    at::ScalarType type = at::kFloat;
+    at::Tensor copy;  // of a weight that is not contiguous: stepped instead of it
+    void* value = nullptr;
+    const void* grad = nullptr;
+    DType grad_dtype = DType::f32;
+    bool resumed = false;           // had state before: all of it must be there
+    std::vector<at::Tensor> state;  // in the order of its keys; keeps the memory alive
+  };
+  class States;
+
+  void add_slot(const at::Tensor& parameter, std::string name);
+  Parameter view(const Slot& slot, Layout layout) const;
+  void follow_grads(std::vector<at::Tensor>& kept);
+  void bind_grad(std::size_t index, const void* data, DType dtype);
+
+  c10::Device device_{c10::kCPU};
+  std::vector<std::size_t> sizes_;  // parameters a group
+  std::vector<Slot> slots_;
+  void* stream_ = nullptr;
+  std::unique_ptr<rode::Optimizer> engine_;
+};
+
+}  // namespace rode::torch

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options to and from archives, and to a live engine.
+#include "rode/torch/options.h"
+
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+
+#include "rode/error.h"
+
+namespace rode::torch {
+namespace {
+
+using Texts = c10::Dict<std::string, std::string>;
+using Names = c10::List<std::string>;
+
+// Enumerators in order, so that their number is what an archive holds.
+constexpr std::int64_t kLastRule = static_cast<std::int64_t>(GroupRule::rest);
+constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::rest);
+constexpr std::int64_t kLastLayout = static_cast<std::int64_t>(Layout::in_out);
+
+c10::IValue read(::torch::serialize::InputArchive& archive, const std::string& key) {
+  c10::IValue value;
+  if (archive.try_read(key, value)) return value;
+  throw Error(ErrorKind::state_mismatch, "load",
+              "the archive's group has no '" + key +
+                  "'; expected options that an optimizer of rode::torch saved");
+}
+
+template <class Enum>
+Enum read_enum(::torch::serialize::InputArchive& archive, const std::string& key,
+               std::int64_t last) {
+  const c10::IValue value = read(archive, key);
+  if (value.isInt() && value.toInt() >= 0 && value.toInt() <= last) {
+    return static_cast<Enum>(value.toInt());
+  }
+  throw Error(
+      ErrorKind::state_mismatch, "load",
+      "the archive's '" + key + "' is not a whole number from 0 to " + std::to_string(last));
+}
+
+void write_settings(::torch::serialize::OutputArchive& archive, const GroupSettings& settings) {
+  archive.write("rule", c10::IValue(static_cast<std::int64_t>(settings.rule)));
+  archive.write("route", c10::IValue(static_cast<std::int64_t>(settings.route)));
+  archive.write("layout", c10::IValue(static_cast<std::int64_t>(settings.layout)));
+  archive.write("couple_lr_rho", c10::IValue(settings.couple_lr_rho));
+  if (settings.initial_lr) archive.write("initial_lr", c10::IValue(*settings.initial_lr));
+  Names names;
+  for (const std::string& name : settings.names) names.push_back(name);
+  archive.write("names", c10::IValue(names));
+}
+
+GroupSettings read_settings(::torch::serialize::InputArchive& archive) {
+  GroupSettings settings;
+  settings.rule = read_enum<GroupRule>(archive, "rule", kLastRule);
+  settings.route = read_enum<Route>(archive, "route", kLastRoute);
+  settings.layout = read_enum<Layout>(archive, "layout", kLastLayout);
+  settings.couple_lr_rho = read(archive, "couple_lr_rho").toBool();
+  c10::IValue initial;
+  if (archive.try_read("initial_lr", initial)) settings.initial_lr = initial.toDouble();
+  const c10::IValue names = read(archive, "names");
+  for (const c10::IValue& name : names.toListRef()) settings.names.push_back(name.toStringRef());
+  return settings;
+}
+
+// Where the values of two methods of one kind differ. False: a fixed option does.
+bool send_texts(rode::Optimizer& engine, std::size_t group, const Method& now) {
+  const std::vector<OptionInfo> before = engine.method(group).options();
+  const std::vector<OptionInfo> after = now.options();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i].value != before[i].value && !after[i].live) return false;
+  }
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i].value != before[i].value) engine.set_option(group, after[i].key, after[i].value);
+  }
+  return true;
+}
+
+double number(const std::optional<double>& value, double otherwise) {
+  return value.value_or(otherwise);
+}
+double number(double value, double) { return value; }
+bool is_set(const std::optional<double>& value) { return value.has_value(); }
+bool is_set(double) { return true; }
+
+template <class E>
+constexpr bool kHasRadialRate = requires(E e) { e.lr_rho; };
+template <class E>
+constexpr bool kLeavesRest = requires(E e) { e.betas_rest; };
+
+}  // namespace
+
+template <class E>
+double Options<E>::get_lr() const {
+  return rule == GroupRule::rest ? number(this->lr_rest, this->lr) : this->lr;
+}
+
+template <class E>
+void Options<E>::set_lr(double rate) {
+  if (!initial_lr) initial_lr = get_lr();
+  if (rule == GroupRule::rest) {
+    this->lr_rest = rate;
+  } else {
+    this->lr = rate;
+  }
+}
+
+template <class E>
+void Options<E>::serialize(::torch::serialize::OutputArchive& archive) const {
+  const Method stored(static_cast<const E&>(*this));
+  Texts texts;
+  for (const OptionInfo& info : stored.options()) texts.insert(info.key, info.value);
+  archive.write("optimizer", c10::IValue(std::string(stored.name())));
+  archive.write("values", c10::IValue(texts));
+  write_settings(archive, *this);
+}
+
+template <class E>
+void Options<E>::serialize(::torch::serialize::InputArchive& archive) {
+  const Method defaults{E{}};
+  const std::string saver = read(archive, "optimizer").toStringRef();
+  if (saver != defaults.name()) {
+    throw Error(ErrorKind::state_mismatch, "load",
+                "the archive was saved by '" + saver + "', but the optimizer here is '" +
+                    std::string(defaults.name()) + "'; load it with the one that saved it");
+  }
+  Settings values;
+  for (const auto& entry : read(archive, "values").toGenericDict()) {
+    values.emplace_back(entry.key().toStringRef(), entry.value().toStringRef());
+  }
+  GroupSettings settings = read_settings(archive);
+  static_cast<E&>(*this) = *defaults.with(values).template get_if<E>();
+  static_cast<GroupSettings&>(*this) = std::move(settings);
+}
+
+template <class E>
+E Options<E>::effective() const {
+  E now = static_cast<const E&>(*this);
+  if (rule == GroupRule::rest || !initial_lr || *initial_lr == 0) return now;
+  const double factor = this->lr / *initial_lr;
+  if constexpr (kHasRadialRate<E>) {
+    if (couple_lr_rho && now.lr_rho) *now.lr_rho *= factor;
+  }
+  if constexpr (kLeavesRest<E>) {
+    if (rule == GroupRule::automatic) now.lr_rest *= factor;
+  }
+  return now;
+}
+
+template <class E>
+Method Options<E>::method() const {
+  return effective();
+}
+
+template <class E>
+bool Options<E>::leaves_rest_to_adamw() const {
+  return kLeavesRest<E>;
+}
+
+template <class E>
+void Options<E>::adopt() {
+  const Method given(static_cast<const E&>(*this));  // throws where a value is refused
+  if constexpr (kHasRadialRate<E>) {
+    // Its default depends on other options; a factor needs the number.
+    for (const OptionInfo& info : given.options()) {
+      if (info.key != "lr_rho" || this->lr_rho) continue;
+      double rate = 0;
+      std::from_chars(info.value.data(), info.value.data() + info.value.size(), rate);
+      this->lr_rho = rate;
+    }
+  }
+  if (!initial_lr) initial_lr = get_lr();
+}
+
+template <class E>
+void Options<E>::assign(const GroupOptions& other) {
+  *this = dynamic_cast<const Options&>(other);
+}
+
+template <class E>
+bool Options<E>::send(rode::Optimizer& engine, std::size_t group) const {
+  const E now = effective();
+  const E before = *engine.method(group).template get_if<E>();
+  if (now == before) return true;
+  // After a scheduler's step the rates alone are others: no text needed.
+  E rates = before;
+  rates.lr = now.lr;
+  rates.lr_rest = now.lr_rest;
+  if constexpr (kHasRadialRate<E>) rates.lr_rho = now.lr_rho;
+  bool numbers = rates == now && (is_set(now.lr_rest) || now.lr_rest == before.lr_rest);
+  if constexpr (kHasRadialRate<E>) {
+    numbers = numbers && (is_set(now.lr_rho) || now.lr_rho == before.lr_rho);
+  }
+  if (!numbers) return send_texts(engine, group, now);
+  if (now.lr != before.lr) engine.set_option(group, "lr", now.lr);
+  if (now.lr_rest != before.lr_rest) {
+    engine.set_option(group, "lr_rest", number(now.lr_rest, now.lr));
+  }
+  if constexpr (kHasRadialRate<E>) {
+    if (now.lr_rho != before.lr_rho) engine.set_option(group, "lr_rho", now.lr_rho.value_or(0));
+  }
+  return true;
+}
+
+template class Options<rode::RodeOptions>;
+template class Options<rode::MuonOptions>;
+template class Options<rode::SoapOptions>;
+template class Options<rode::MarsMOptions>;
+template class Options<rode::AdEMAMixOptions>;
+template class Options<rode::AdafactorOptions>;
+template class Options<rode::AdamWOptions>;
+template class Options<rode::SgdOptions>;
+
+}  // namespace rode::torch

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Torch tensors as the engine sees them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "rode/tensor_view.h"
+
+namespace rode::torch {
+
+// Nothing where the engine has no such type.
+std::optional<DType> engine_dtype(at::ScalarType type);
+at::ScalarType torch_dtype(DType dtype);
+
+// What weights and gradients may be.
+inline bool is_stepped(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16; }
+inline DType stepped_dtype(at::ScalarType type) {
+  return type == at::kFloat ? DType::f32 : DType::bf16;
+}
+
+Shape shape_of(const at::Tensor& tensor);
+std::string describe(const at::Tensor& tensor);  // "Float (3, 4) on cpu"
+
+}  // namespace rode::torch

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Python step costs over the engine's own, for 100 small parameters on one thread.
+
+Usage: python bench/python_overhead.py [PARAMETERS]
+"""
+
+import sys
+import time
+
+import torch
+
+import rode
+
+
+def median_us(function, repeats: int = 1000) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[repeats // 2] * 1e6
+
+
+def measure(kind, count: int, scheduled: bool) -> tuple[float, float]:
+    params = [torch.nn.Parameter(torch.randn(8, 8)) for _ in range(count)]
+    for p in params:
+        p.grad = torch.randn(8, 8)
+    optimizer = kind(params)
+    optimizer.step()
+    engine = optimizer._binding.engine
+    group = optimizer.param_groups[0]
+
+    def step():
+        if scheduled:
+            group["lr"] *= 0.9999
+        optimizer.step()
+
+    return median_us(lambda: engine.step(1.0)), median_us(step)
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    torch.set_num_threads(1)
+    print(f"{count} parameters of 8 x 8, one thread, medians in us")
+    print(f"{'':<20}{'engine':>8}{'python':>8}{'over':>8}")
+    for kind in (rode.SGD, rode.AdamW, rode.Muon, rode.RODE):
+        for scheduled in (False, True):
+            engine, python = measure(kind, count, scheduled)
+            name = kind.__name__ + (", scheduled" if scheduled else "")
+            print(f"{name:<20}{engine:>8.1f}{python:>8.1f}{python - engine:>8.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+# Finds LibTorch (PyTorch's C++ side) by its files; defines RodeTorch::RodeTorch.
+#
+# Torch's own package is not loaded: that of a CUDA build enables the CUDA language and searches
+# for a toolkit, and the adapter needs neither. It is found where that package is: through
+# CMAKE_PREFIX_PATH (of libtorch, or Python's torch.utils.cmake_prefix_path) or Torch_DIR.
+#
+# Input:  Torch_DIR; RodeTorch_ROOT, the folder that holds include/ and lib/; RodeTorch_FALLBACK,
+#         such folders for where neither leads anywhere
+# Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch
+
+include(FindPackageHandleStandardArgs)
+
+# Where Torch's package would be found, its folder lies three levels below the root.
+find_path(
+  RodeTorch_CONFIG_DIR
+  NAMES TorchConfig.cmake
+  HINTS "${Torch_DIR}" "${RodeTorch_ROOT}" ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
+  PATHS ${RodeTorch_FALLBACK}
+  PATH_SUFFIXES Torch share/cmake/Torch
+  DOC "Directory of TorchConfig.cmake"
+)
+mark_as_advanced(RodeTorch_CONFIG_DIR)
+
+set(rode_torch_reason
+    "install PyTorch or LibTorch, and add Python's torch.utils.cmake_prefix_path or the folder of \
+LibTorch to CMAKE_PREFIX_PATH"
+)
+set(rode_torch_usable FALSE)
+if(RodeTorch_CONFIG_DIR)
+  file(REAL_PATH "${RodeTorch_CONFIG_DIR}/../../.." rode_torch_root)
+  set(RodeTorch_LIBRARY_DIR "${rode_torch_root}/lib")
+  file(STRINGS "${RodeTorch_CONFIG_DIR}/TorchConfig.cmake" rode_torch_abi
+       REGEX "_GLIBCXX_USE_CXX11_ABI=0" LIMIT_COUNT 1)
+  if(EXISTS "${RodeTorch_CONFIG_DIR}/TorchConfigVersion.cmake")
+    file(STRINGS "${RodeTorch_CONFIG_DIR}/TorchConfigVersion.cmake" rode_torch_line
+         REGEX "set\\(PACKAGE_VERSION" LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RodeTorch_VERSION "${rode_torch_line}")
+  endif()
+  if(rode_torch_abi)
+    # Up to 2.6 those from pip are; their strings are not those of this compiler's library.
+    set(rode_torch_reason
+        "${rode_torch_root} is built with the old C++ ABI: take a 'cxx11 ABI' LibTorch, or 2.7"
+    )
+  elseif(EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cpu.so")
+    set(rode_torch_usable TRUE)
+  endif()
+endif()
+
+find_package_handle_standard_args(
+  RodeTorch
+  REQUIRED_VARS RodeTorch_CONFIG_DIR rode_torch_usable
+  VERSION_VAR RodeTorch_VERSION
+  REASON_FAILURE_MESSAGE "${rode_torch_reason}"
+)
+
+if(RodeTorch_FOUND AND NOT TARGET RodeTorch::RodeTorch)
+  add_library(RodeTorch::RodeTorch INTERFACE IMPORTED)
+  set(rode_torch_libraries
+      "${RodeTorch_LIBRARY_DIR}/libtorch.so" "${RodeTorch_LIBRARY_DIR}/libtorch_cpu.so"
+      "${RodeTorch_LIBRARY_DIR}/libc10.so"
+  )
+  if(EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cuda.so")
+    # Nothing here calls it, but loading it is what makes a torch process know CUDA. What it needs
+    # in turn is found through its own run path, which the linker may not follow.
+    list(
+      APPEND rode_torch_libraries
+      "-Wl,--push-state,--no-as-needed,${RodeTorch_LIBRARY_DIR}/libtorch_cuda.so,--pop-state"
+      "-Wl,--allow-shlib-undefined"
+    )
+  endif()
+  set_target_properties(
+    RodeTorch::RodeTorch
+    PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES
+        "${rode_torch_root}/include;${rode_torch_root}/include/torch/csrc/api/include"
+      INTERFACE_LINK_LIBRARIES "${rode_torch_libraries}"
+  )
+endif()
+
+unset(rode_torch_reason)
+unset(rode_torch_usable)
+unset(rode_torch_root)
+unset(rode_torch_abi)
+unset(rode_torch_line)
+unset(rode_torch_libraries)

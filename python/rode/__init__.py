@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix optimizers for PyTorch over the rode engine.
+
+    optimizer = rode.RODE(model)          # matrices by RODE, the rest by AdamW
+    optimizer = rode.Muon(model, scale="rms", lr=5e-3)
+
+Every class is a torch.optim.Optimizer. `param_groups` shows which parameter takes which rule.
+"""
+
+from rode._engine import Error, OptionError, version
+from rode.optimizers import MARSM, RODE, SGD, SOAP, Adafactor, AdamW, AdEMAMix, Muon
+from rode.routing import param_groups
+
+__version__ = version()
+__all__ = [
+    "MARSM",
+    "RODE",
+    "SGD",
+    "SOAP",
+    "AdEMAMix",
+    "Adafactor",
+    "AdamW",
+    "Error",
+    "Muon",
+    "OptionError",
+    "param_groups",
+]

@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.optim's contract over the engine: groups, state, steps, checkpoints."""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from operator import is_
+from typing import Any
+
+import torch
+
+from rode import _engine
+from rode._binding import Binding
+from rode._options import (
+    REST_KEYS,
+    STORAGE_KEYS,
+    complete,
+    engine_options,
+    live_keys,
+    rates,
+    to_text,
+)
+from rode.routing import param_groups
+
+_TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+
+_NO_OPTIONS = ("params", "param_names")
+_OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
+_IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
+
+
+class EngineOptimizer(torch.optim.Optimizer):
+    """An optimizer whose steps are the engine's, on memory that is torch's.
+
+    Parameters, gradients and state stay torch tensors: the engine works on their addresses. It is
+    built at the first step, and again where parameters, devices, types or fixed options have
+    changed; state is kept.
+    """
+
+    # Whether what is not a matrix is left to AdamW; False: one rule for everything.
+    _delegates = True
+
+    def __init__(
+        self,
+        params: torch.nn.Module | Iterable[Any],
+        name: str,
+        route: str,
+        options: dict[str, Any],
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        self._binding: Binding | None = None
+        self._live = live_keys(name)
+        defaults = complete(name, options)
+        self._keys = list(defaults)
+        defaults.update(extra or {})
+        defaults.update(rule="auto", route=route, layout="out_in", steps_done=0)
+        if isinstance(params, torch.nn.Module):
+            params = param_groups(params, route=route)
+        super().__init__(params, defaults)
+
+    # ---- Groups -----------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its options default to the optimizer's, those of a group with
+        rule="rest" to the rest's."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = dict(param_group)
+        rule = group.get("rule", "auto")
+        if rule not in ("auto", "matrix", "rest"):
+            raise _engine.OptionError(f"[groups] rule = {rule!r}; expected auto, matrix or rest")
+        if group.get("layout", "out_in") not in ("out_in", "in_out"):
+            layout = group["layout"]
+            raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
+        self._name_parameters(group)
+        if rule == "rest":
+            for key, rest_key in REST_KEYS.items():
+                if rest_key in self.defaults:
+                    group.setdefault(key, self.defaults[rest_key])
+        super().add_param_group(group)
+        added = self.param_groups[-1]
+        if self._delegates and rule == "rest":
+            kept = {*REST_KEYS, *STORAGE_KEYS}
+            for key in self._keys:
+                if key not in kept:
+                    del added[key]
+        elif not self._delegates or rule == "matrix":
+            for key in REST_KEYS.values():
+                added.pop(key, None)
+        added.setdefault("reference_lr", float(added["lr"]))
+        try:
+            _engine.options(self._name, self._settings(self._effective(added)))
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        self._drop()
+
+    def _name_parameters(self, group: dict[str, Any]) -> None:
+        """Names where torch has none: state and messages are keyed by them."""
+        params = group["params"]
+        if isinstance(params, (torch.Tensor, set)):
+            params = [params] if isinstance(params, torch.Tensor) else params
+        else:
+            params = list(params)
+        group["params"] = params
+        if isinstance(params, set) or not params:
+            return
+        named = [isinstance(p, tuple) for p in params]
+        if all(named) and not _TORCH_NAMES_PARAMETERS:
+            group["param_names"] = [name for name, _ in params]
+            group["params"] = [p for _, p in params]
+        elif not any(named) and self.param_groups and "param_names" in self.param_groups[0]:
+            first = sum(len(other["params"]) for other in self.param_groups)
+            group.setdefault("param_names", [f"param.{first + i}" for i in range(len(params))])
+
+    def _effective(self, group: dict[str, Any]) -> dict[str, Any]:
+        return engine_options(group, self._keys, self._delegates, float(group["lr"]))
+
+    @staticmethod
+    def _settings(options: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(key, to_text(value)) for key, value in options.items()]
+
+    def _route(self, group: dict[str, Any]) -> str:
+        if not self._delegates or group["rule"] == "matrix":
+            return "everything"
+        return "rest" if group["rule"] == "rest" else group["route"]
+
+    # ---- Steps ------------------------------------------------------------------------------
+
+    @torch.compiler.disable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. `closure`, where given, computes the loss and the gradients first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        binding = self._binding
+        if binding is None or not binding.follow(self.param_groups, self.state):
+            binding = self._build()
+        if not self._send_options(binding):
+            binding = self._build()
+        binding.step()
+        return loss
+
+    def _build(self) -> Binding:
+        self._drop()
+        effective = [self._effective(group) for group in self.param_groups]
+        methods = [
+            (self._name, self._settings(options), self._route(group))
+            for group, options in zip(self.param_groups, effective, strict=True)
+        ]
+        binding = Binding(self.param_groups, self.state, methods)
+        binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
+        self._sent = effective
+        self._seen: list[list[Any] | None] = [None] * len(self.param_groups)
+        for index in range(len(self.param_groups)):
+            self._remember(index)
+        self._binding = binding
+        return binding
+
+    def _remember(self, index: int) -> None:
+        """What `_send_options` compares with; None: values that may change in place."""
+        group = self.param_groups[index]
+        fixed = all(type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items())
+        self._seen[index] = list(group.values()) if fixed else None
+
+    def _send_options(self, binding: Binding) -> bool:
+        """Tells the engine what has changed in the groups; False: it must be built anew."""
+        for index, group in enumerate(self.param_groups):
+            seen, values = self._seen[index], list(group.values())
+            known = seen is not None and len(seen) == len(values)
+            if known and all(map(is_, seen, values)):
+                continue
+            # After a scheduler's step only the rates are others.
+            scheduled = known and [
+                key
+                for key, now, before in zip(group, values, seen, strict=True)
+                if now is not before
+            ] == ["lr"]
+            lr = float(group["lr"])
+            if scheduled:
+                options = rates(group, self._delegates, lr)
+            else:
+                options = engine_options(group, self._keys, self._delegates, lr)
+            sent = self._sent[index]
+            changed = {key: value for key, value in options.items() if value != sent[key]}
+            if not changed.keys() <= self._live:
+                return False
+            for key, value in changed.items():
+                if isinstance(value, tuple):
+                    binding.engine.set_text(index, key, to_text(value))
+                else:
+                    binding.engine.set_number(index, key, float(value))
+                sent[key] = value
+            if scheduled and type(group["lr"]) is float:
+                self._seen[index] = values
+            else:
+                self._remember(index)
+        return True
+
+    # ---- State ------------------------------------------------------------------------------
+
+    def _note_steps(self) -> None:
+        """The count belongs to a checkpoint: it selects the bits of stochastic rounding."""
+        if self._binding is not None:
+            done = self._binding.engine.steps_done()
+            for group in self.param_groups:
+                group["steps_done"] = done
+
+    def _drop(self) -> None:
+        self._note_steps()
+        self._binding = None
+
+    def state_dict(self) -> dict[str, Any]:
+        self._note_steps()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch's, but state keeps its own types: fp32 momentum of bf16 weights stays fp32."""
+        final: dict[str, Any] = {}
+
+        def remember(_: torch.optim.Optimizer, given: dict[str, Any]) -> None:
+            final.update(given)
+
+        def restore(_: torch.optim.Optimizer) -> None:
+            saved = chain.from_iterable(group["params"] for group in final["param_groups"])
+            own = chain.from_iterable(group["params"] for group in self.param_groups)
+            for number, parameter in zip(saved, own, strict=True):
+                for key, value in final["state"].get(number, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        copy = value.detach().to(parameter.device, copy=True)
+                        self.state[parameter][key] = copy.contiguous()
+
+        before = self.register_load_state_dict_pre_hook(remember)
+        after = self.register_load_state_dict_post_hook(restore, prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def named_state(self) -> dict[str, torch.Tensor]:
+        """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++
+        library read. For safetensors: save_file(optimizer.named_state(), path,
+        optimizer.metadata()). The tensors are those of `state`, not copies."""
+        return dict((self._binding or self._build()).named_state)
+
+    def metadata(self) -> dict[str, str]:
+        """What belongs into a file beside `named_state`: the step count, the optimizer."""
+        return (self._binding or self._build()).engine.metadata()
+
+    @torch.no_grad()
+    def load_named_state(
+        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Copies what `named_state` gave, or raises and copies nothing. Other names than
+        "state." are ignored, so a file may hold the parameters too."""
+        binding = self._binding or self._build()
+        given = {name: value for name, value in tensors.items() if name.startswith("state.")}
+        here = binding.named_state
+        for name in sorted(given.keys() ^ here.keys()):
+            where = "not in this optimizer" if name in given else "absent"
+            raise _engine.Error(f"[load state] '{name}' is {where}; load it with the parameters "
+                                "and options that saved it")  # fmt: skip
+        for name, value in given.items():
+            if value.shape != here[name].shape or value.dtype != here[name].dtype:
+                raise _engine.Error(
+                    f"[load state] '{name}' is {value.dtype} {tuple(value.shape)}; expected "
+                    f"{here[name].dtype} {tuple(here[name].shape)}"
+                )
+        saver = (metadata or {}).get("rode.optimizer")
+        own = binding.engine.metadata()["rode.optimizer"]
+        if saver is not None and saver != own:
+            raise _engine.Error(
+                f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
+            )
+        for name, value in given.items():
+            here[name].copy_(value)
+        if metadata and "rode.step" in metadata:
+            binding.engine.set_steps_done(int(metadata["rode.step"]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._note_steps()
+        return {**super().__getstate__(), "_name": self._name, "_keys": self._keys}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._live = live_keys(self._name)
+        self._binding = None
+        for group in self.param_groups:
+            for key in _OWN_KEYS & self.defaults.keys():  # a state dict may lack them
+                group.setdefault(key, self.defaults[key])
+
+    # ---- What the last step did ---------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises the error of a step that was refused since the last check. On the CPU `step`
+        itself raises it; on CUDA, where a step is enqueued, ask when you like to wait."""
+        if self._binding is not None:
+            self._binding.engine.check()
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Norms of the last step over all parameters, and under `matrices` RODE's scalars of
+        each matrix."""
+        if self._binding is None:
+            return {}
+        engine = self._binding.engine
+        return {**engine.global_diagnostics(), "matrices": engine.matrix_diagnostics()}
+
+    def routing_table(self) -> str:
+        """Which rule steps which parameter, and why, as a table; builds the engine."""
+        return (self._binding or self._build()).engine.routing_table()

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options between a torch parameter group and the engine's text."""
+
+from typing import Any
+
+from rode import _engine
+
+# What AdamW takes of a group of the rest, and the engine's names for it.
+REST_KEYS = {
+    "lr": "lr_rest",
+    "weight_decay": "weight_decay_rest",
+    "betas": "betas_rest",
+    "eps": "eps_rest",
+}
+STORAGE_KEYS = ("rounding", "state_dtype", "seed")
+# Options that are the rest's: no part of a group that has one rule for all.
+_REST_OPTIONS = set(REST_KEYS.values())
+
+
+def to_text(value: Any) -> str:
+    """The engine's spelling of a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (tuple, list)):
+        return ",".join(to_text(item) for item in value)
+    if isinstance(value, int):
+        return str(value)
+    return repr(float(value))  # floats, and one-element tensors
+
+
+def from_text(text: str, live: bool) -> Any:
+    """The value that a default's text stands for; live options are numbers or lists of them."""
+    if text in ("true", "false"):
+        return text == "true"
+    if live:
+        numbers = tuple(float(part) for part in text.split(","))
+        return numbers if len(numbers) > 1 else numbers[0]
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Every option of the optimizer: those given (None: not), and the engine's defaults."""
+    settings = [(key, to_text(value)) for key, value in given.items() if value is not None]
+    options = {}
+    for key, text, _, live in _engine.options(name, settings):
+        value = given.get(key)
+        options[key] = from_text(text, live) if value is None else value
+    return options
+
+
+def live_keys(name: str) -> set[str]:
+    return {key for key, _, _, live in _engine.options(name, []) if live}
+
+
+def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
+    """The engine's rates for a group at this lr: those that follow it included."""
+    if delegates and group["rule"] == "rest":
+        return {"lr_rest": lr}
+    out = {"lr": lr}
+    start = group.get("initial_lr", group.get("reference_lr", lr))
+    factor = lr / float(start) if start else 1.0
+    lr_rho = group.get("lr_rho")
+    if lr_rho is not None:
+        out["lr_rho"] = float(lr_rho) * (factor if group["couple_lr_rho"] else 1.0)
+    if delegates and group["rule"] == "auto":
+        out["lr_rest"] = float(group["lr_rest"]) * factor
+    return out
+
+
+def engine_options(
+    group: dict[str, Any], keys: list[str], delegates: bool, lr: float
+) -> dict[str, Any]:
+    """What the engine is told about a group: its own keys, values as they act now.
+
+    `delegates`: the optimizer leaves the rest to AdamW, so a group may hold both.
+    """
+    if delegates and group["rule"] == "rest":
+        out = {engine: group[key] for key, engine in REST_KEYS.items()}
+        out.update((key, group[key]) for key in STORAGE_KEYS)
+    else:
+        both = delegates and group["rule"] == "auto"
+        out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
+    for key, value in out.items():
+        if isinstance(value, list):  # may change in place
+            out[key] = tuple(value)
+    out.update(rates(group, delegates, lr))
+    return out

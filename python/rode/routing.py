@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters of a module take the matrix rule: module types decide, names where they are
+unknown."""
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from rode import _engine
+
+ROUTES = ("language", "vision", "all_matrices")
+_TREATMENTS = ("matrix", "rest", "frozen")
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+# Modules whose two-dimensional weights are maps between features.
+_PROJECTIONS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """Hugging Face's Conv1D, which stores (in, out)."""
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _is_embedding(module: nn.Module) -> bool:
+    return isinstance(module, _EMBEDDINGS)
+
+
+def _vocabulary_name(name: str) -> bool:
+    """The rule of the engine where nothing is known but the name."""
+    return any(
+        part.startswith(("emb", "unembed")) or part in ("wte", "wpe", "lm_head", "head", "output")
+        for part in name.split(".")
+    )
+
+
+def _head(model: nn.Module) -> nn.Module | None:
+    """The last projection to the vocabulary: the model's own word for it, or the last layer with
+    as many outputs as the largest embedding has entries."""
+    getter = getattr(model, "get_output_embeddings", None)
+    if callable(getter):
+        try:
+            head = getter()
+        except NotImplementedError:
+            head = None
+        if isinstance(head, nn.Module):
+            return head
+    sizes = [m.num_embeddings for m in model.modules() if _is_embedding(m)]
+    if not sizes:
+        return None
+    found = None
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.out_features == max(sizes):
+            found = module
+    return found
+
+
+def _by_language(name: str, p: torch.Tensor, owners: list[nn.Module], head: object) -> str:
+    if p.dim() != 2:
+        return "rest"
+    if any(_is_embedding(owner) or owner is head for owner in owners):
+        return "rest"
+    if any(isinstance(owner, _PROJECTIONS) or _is_transposed(owner) for owner in owners):
+        return "matrix"
+    return "rest" if _vocabulary_name(name) else "matrix"
+
+
+def _override(overrides: Mapping[str, str], names: list[str]) -> str | None:
+    for pattern, treatment in overrides.items():
+        escaped = pattern.replace("[", "[[]")
+        if any(fnmatch.fnmatchcase(name, escaped) for name in names):
+            return treatment
+    return None
+
+
+def param_groups(
+    model: nn.Module,
+    route: str = "language",
+    overrides: Mapping[str, str] | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """The groups that `rode.RODE(model)` makes, to look at and to edit.
+
+    route: "language": two dimensions, neither embedding nor head; "vision": two or more
+    dimensions; "all_matrices": two dimensions. overrides: from patterns of names ('*', '?') to
+    "matrix", "rest" or "frozen"; the first that matches wins. Further options go into the groups
+    of the matrices.
+
+    A parameter under several names (tied weights) is one, under its first name. Those with
+    requires_grad=False are left out.
+    """
+    if route not in ROUTES:
+        raise _engine.OptionError(f"[routing] route = {route!r}; expected one of {ROUTES}")
+    overrides = dict(overrides or {})
+    for pattern, treatment in overrides.items():
+        if treatment not in _TREATMENTS:
+            raise _engine.OptionError(
+                f"[routing] override {pattern!r} = {treatment!r}; expected one of {_TREATMENTS}"
+            )
+    names: dict[torch.Tensor, list[str]] = {}
+    owners: dict[torch.Tensor, list[nn.Module]] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for local, p in module.named_parameters(recurse=False, remove_duplicate=False):
+            names.setdefault(p, []).append(f"{prefix}.{local}" if prefix else local)
+            owners.setdefault(p, []).append(module)
+    for pattern in overrides:
+        if not any(_override({pattern: "rest"}, own) for own in names.values()):
+            raise _engine.OptionError(
+                f"[routing] override {pattern!r} matches no parameter; patterns are globs on the "
+                "whole name, such as '*.weight'"
+            )
+    head = _head(model) if route == "language" else None
+    chosen: dict[str, list[tuple[str, torch.Tensor]]] = {"out_in": [], "in_out": [], "rest": []}
+    for p, own in names.items():
+        treatment = _override(overrides, own)
+        if treatment is None:
+            if route == "language":
+                treatment = _by_language(own[0], p, owners[p], head)
+            else:
+                matrix = p.dim() >= 2 if route == "vision" else p.dim() == 2
+                treatment = "matrix" if matrix else "rest"
+        if treatment == "frozen" or not p.requires_grad:
+            continue
+        if treatment == "matrix":
+            treatment = "in_out" if any(map(_is_transposed, owners[p])) else "out_in"
+        chosen[treatment].append((own[0], p))
+    groups: list[dict[str, Any]] = []
+    for layout in ("out_in", "in_out"):
+        if chosen[layout]:
+            groups.append({"params": chosen[layout], "rule": "matrix", "layout": layout, **options})
+    if chosen["rest"]:
+        groups.append({"params": chosen["rest"], "rule": "rest"})
+    return groups

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns addresses into views, and binds only what moved.
+#include "engine.h"
+
+#include <optional>
+#include <utility>
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "rode/error.h"
+
+namespace nb = nanobind;
+
+namespace rode::python {
+namespace {
+
+// Addresses come as Python's whole numbers and are used as they are.
+void* pointer(std::uintptr_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+DType parse_dtype(std::string_view text) {
+  const std::optional<DType> dtype = dtype_from_string(text);
+  if (dtype) return *dtype;
+  throw Error(ErrorKind::dtype, "parameters", "unknown element type '" + std::string(text) + "'");
+}
+
+Device parse_device(std::string_view text) {
+  if (text == "cpu") return Device::cpu;
+  if (text == "cuda") return Device::cuda;
+  throw Error(ErrorKind::unsupported, "engine",
+              "device '" + std::string(text) + "'; expected cpu or cuda");
+}
+
+StateAllocator allocator(nb::callable memory) {
+  return [memory = std::move(memory)](std::string_view parameter, std::string_view key,
+                                      const Shape& shape, DType dtype) {
+    nb::list extents;
+    for (const std::int64_t extent : shape.dims()) extents.append(extent);
+    const nb::object answer =
+        memory(nb::str(parameter.data(), parameter.size()), nb::str(key.data(), key.size()),
+               extents, nb::str(to_string(dtype).data(), to_string(dtype).size()));
+    return StateMemory{pointer(nb::cast<std::uintptr_t>(answer[0])), nb::cast<bool>(answer[1])};
+  };
+}
+
+ParameterGroup read_group(const GroupSpec& spec) {
+  const auto& [name, settings, route, parameters] = spec;
+  ParameterGroup group{{}, Method::by_name(name, settings), {}};
+  if (route == "everything") {
+    // A pattern must match something: without parameters there is none.
+    if (!parameters.empty()) group.routing = {Route::rest, {{"*", Treatment::matrix}}};
+  } else {
+    group.routing.route = route_from_string(route);
+  }
+  for (const auto& [tensor, label, address, shape, dtype, transposed] : parameters) {
+    Parameter& p = group.parameters.emplace_back();
+    p.name = label;
+    p.value = {pointer(address), Shape(shape), parse_dtype(dtype)};
+    p.layout = transposed ? Layout::in_out : Layout::out_in;
+  }
+  return group;
+}
+
+}  // namespace
+
+Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
+               const std::vector<GroupSpec>& groups, const nb::object& exchange,
+               const nb::object& float32, const nb::object& bfloat16, nb::callable state_memory,
+               nb::callable notify)
+    : reader_(exchange, float32, bfloat16), grad_name_(nb::str("grad")) {
+  std::vector<ParameterGroup> given;
+  for (const GroupSpec& spec : groups) {
+    const ParameterGroup& group = given.emplace_back(read_group(spec));
+    sizes_.push_back(group.parameters.size());
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      const TensorView& value = group.parameters[i].value;
+      const nb::object& tensor = std::get<0>(std::get<3>(spec)[i]);
+      const TensorInfo info = reader_.read(tensor, value.shape);
+      if (info.plain) device_ = info.device;
+      slots_.push_back({tensor.ptr(), value.shape, value.dtype, !info.plain, value.dtype,
+                        reinterpret_cast<std::uintptr_t>(value.data), 0});
+    }
+  }
+  EngineOptions options;
+  options.device = parse_device(device);
+  options.stream = pointer(stream);
+  options.threads = threads;
+  options.on_missing = OnBadGradient::skip;  // as torch.optim does
+  options.state_memory = allocator(std::move(state_memory));
+  options.notify = [notify = std::move(notify)](std::string_view text) {
+    const nb::gil_scoped_acquire held;
+    notify(nb::str(text.data(), text.size()));
+  };
+  optimizer_ = std::make_unique<Optimizer>(std::move(given), std::move(options));
+}
+
+bool Engine::follow_values(const nb::list& groups) {
+  if (groups.size() != sizes_.size()) return false;
+  std::size_t index = 0;
+  for (std::size_t g = 0; g < sizes_.size(); ++g) {
+    const nb::object group = groups[g];
+    if (!PyList_CheckExact(group.ptr()) || nb::len(group) != sizes_[g]) return false;
+    for (const nb::handle tensor : nb::borrow<nb::list>(group)) {
+      Slot& slot = slots_[index];
+      if (tensor.ptr() != slot.tensor) return false;
+      const TensorInfo info = reader_.read(tensor, slot.shape);
+      if (info.plain == slot.copied) return false;
+      if (!slot.copied && (info.dtype != slot.dtype || info.device != device_)) return false;
+      if (!slot.copied && info.address != slot.value) {
+        if (!reader_.reads_device()) return false;
+        optimizer_->bind_value(index, {pointer(info.address), slot.shape, slot.dtype});
+        slot.value = info.address;
+      }
+      ++index;
+    }
+  }
+  return true;
+}
+
+std::vector<std::size_t> Engine::follow_grads() {
+  std::vector<std::size_t> others;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
+    if (!grad.is_valid()) throw nb::python_error();
+    if (grad.is_none()) {
+      bind_grad(i, 0, slots_[i].grad_dtype);
+      continue;
+    }
+    const TensorInfo info = reader_.read(grad, slots_[i].shape);
+    if (info.plain && info.device == device_) {
+      bind_grad(i, info.address, info.dtype);
+    } else {
+      others.push_back(i);
+    }
+  }
+  return others;
+}
+
+void Engine::bind_grad(std::size_t index, std::uintptr_t address, DType dtype) {
+  Slot& slot = slots_[index];
+  if (address == slot.grad && dtype == slot.grad_dtype) return;
+  optimizer_->bind_grad(index, {pointer(address), slot.shape, dtype});
+  slot.grad = address;
+  slot.grad_dtype = dtype;
+}
+
+void Engine::bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype) {
+  bind_grad(index, address, parse_dtype(dtype));
+}
+
+void Engine::set_number(std::size_t group, std::string_view key, double value) {
+  optimizer_->set_option(group, key, value);
+}
+
+void Engine::set_text(std::size_t group, std::string_view key, std::string_view value) {
+  optimizer_->set_option(group, key, value);
+}
+
+void Engine::set_stream(std::uintptr_t stream) { optimizer_->set_stream(pointer(stream)); }
+
+void Engine::step(double multiplier) {
+  const nb::gil_scoped_release free;
+  optimizer_->step(multiplier);
+}
+
+void Engine::check() {
+  const nb::gil_scoped_release free;
+  optimizer_->check();
+}
+
+}  // namespace rode::python

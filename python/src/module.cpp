@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module rode._engine: the engine over addresses, without any framework's headers.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "engine.h"
+#include "rode/rode.h"
+
+namespace nb = nanobind;
+
+namespace rode::python {
+namespace {
+
+PyObject* error_type = nullptr;
+PyObject* option_error_type = nullptr;
+
+// Error is a RuntimeError; what a caller gave wrongly is a ValueError as well.
+void make_errors(nb::module_& m) {
+  error_type = PyErr_NewExceptionWithDoc("rode.Error", "An error of the engine; `kind` says which.",
+                                         PyExc_RuntimeError, nullptr);
+  if (error_type == nullptr) throw nb::python_error();
+  const nb::object bases = nb::make_tuple(nb::borrow(error_type), nb::borrow(PyExc_ValueError));
+  option_error_type = PyErr_NewExceptionWithDoc(
+      "rode.OptionError", "An option, a name or a combination that the engine refuses.",
+      bases.ptr(), nullptr);
+  if (option_error_type == nullptr) throw nb::python_error();
+  m.attr("Error") = nb::borrow(error_type);
+  m.attr("OptionError") = nb::borrow(option_error_type);
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      const bool option = error.kind() == ErrorKind::invalid_argument;
+      const nb::object type = nb::borrow(option ? option_error_type : error_type);
+      nb::object value = type(error.what());
+      value.attr("kind") = nb::str(std::string(to_string(error.kind())).c_str());
+      PyErr_SetObject(type.ptr(), value.ptr());
+    }
+  });
+}
+
+using OptionRow = std::tuple<std::string, std::string, std::string, bool>;
+
+std::vector<OptionRow> rows(const std::vector<OptionInfo>& options) {
+  std::vector<OptionRow> out;
+  for (const OptionInfo& o : options) out.emplace_back(o.key, o.value, o.help, o.live);
+  return out;
+}
+
+nb::dict matrix_diagnostics(const Engine& engine) {
+  nb::dict out;
+  for (const MatrixDiagnostics& d : engine.optimizer().matrix_diagnostics()) {
+    nb::dict row;
+    row["rho"] = d.rho;
+    row["rho_next"] = d.rho_next;
+    row["s"] = d.s;
+    row["q"] = d.q;
+    row["theta"] = d.theta;
+    row["gamma"] = d.gamma;
+    row["m_norm"] = d.m_norm;
+    out[d.name.c_str()] = row;
+  }
+  return out;
+}
+
+nb::dict global_diagnostics(const Engine& engine) {
+  const GlobalDiagnostics d = engine.optimizer().global_diagnostics();
+  nb::dict out;
+  out["weight_norm"] = d.weight_norm;
+  out["update_norm"] = d.update_norm;
+  out["update_ratio"] = d.update_ratio;
+  out["gradient_norm"] = d.gradient_norm;
+  out["held"] = d.held;
+  return out;
+}
+
+// Whether every dict still holds the object under the key: (dict, key, object) each.
+bool same(const nb::list& entries) {
+  for (const nb::handle entry : entries) {
+    PyObject* row = entry.ptr();
+    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1));
+    if (found != PyTuple_GET_ITEM(row, 2)) return false;
+  }
+  return true;
+}
+
+void define(nb::module_& m) {
+  make_errors(m);
+  m.def("version", [] { return std::string(version()); });
+  m.def("with_cuda", [] {
+#ifdef RODE_WITH_CUDA
+    return true;
+#else
+    return false;
+#endif
+  });
+  m.def("same", &same);
+  m.def("optimizers", [] {
+    std::vector<std::tuple<std::string, std::string>> out;
+    for (const OptimizerInfo& info : list_optimizers()) out.emplace_back(info.name, info.summary);
+    return out;
+  });
+  // Checks the settings and lists every option with the value it then has.
+  m.def("options", [](std::string_view name, const Settings& settings) {
+    return rows(Method::by_name(name, settings).options());
+  });
+
+  nb::class_<Engine>(m, "Engine")
+      .def(nb::init<std::string_view, std::uintptr_t, int, const std::vector<GroupSpec>&,
+                    nb::object, nb::object, nb::object, nb::callable, nb::callable>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg())
+      .def("follow_values", &Engine::follow_values)
+      .def("follow_grads", &Engine::follow_grads)
+      .def("bind_grad",
+           nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))
+      .def("set_number", &Engine::set_number)
+      .def("set_text", &Engine::set_text)
+      .def("set_stream", &Engine::set_stream)
+      .def("step", &Engine::step)
+      .def("check", &Engine::check)
+      .def("steps_done", [](const Engine& e) { return e.optimizer().steps_done(); })
+      .def("set_steps_done", [](Engine& e, std::int64_t n) { e.optimizer().set_steps_done(n); })
+      .def("refused_steps", [](const Engine& e) { return e.optimizer().refused_steps(); })
+      .def("state_bytes", [](const Engine& e) { return e.optimizer().state_bytes(); })
+      .def("workspace_bytes", [](const Engine& e) { return e.optimizer().workspace_bytes(); })
+      .def("metadata", [](const Engine& e) { return e.optimizer().metadata(); })
+      .def("skipped", [](const Engine& e) { return e.optimizer().skipped(); })
+      .def("routing_table", [](const Engine& e) { return e.optimizer().routing_table(); })
+      .def("matrix_diagnostics", &matrix_diagnostics)
+      .def("global_diagnostics", &global_diagnostics);
+}
+
+}  // namespace
+}  // namespace rode::python
+
+NB_MODULE(_engine, m) { rode::python::define(m); }

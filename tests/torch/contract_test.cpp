@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's contract: groups, closures, archives, errors, and the routing of modules.
+#include "support.h"
+
+namespace rode::torch {
+namespace {
+
+using ::torch::optim::OptimizerParamGroup;
+
+// A language model as small as can be.
+struct LanguageModel : nn::Module {
+  LanguageModel() {
+    tokens = register_module("tokens", nn::Embedding(10, 6));
+    mix = register_module("mix", nn::Linear(6, 6));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({6})));
+    again = register_module("again", mix);  // the same layer, used twice
+    head = register_module("head", nn::Linear(nn::LinearOptions(6, 10).bias(false)));
+    gate = register_parameter("gate", at::ones({6, 6}));
+    int seed = 0;
+    const at::NoGradGuard guard;
+    for (Tensor& p : parameters()) p.copy_(wave(p.sizes(), ++seed));
+  }
+  Tensor forward(const Tensor& text) {
+    const Tensor x = norm(at::relu(mix(tokens(text))));
+    return head(again(at::matmul(x, gate)));
+  }
+  Tensor loss(int t) {
+    const Tensor text = (at::arange(8, at::kLong) * (t + 3)) % 10;
+    return nn::functional::cross_entropy(forward(text), (text + 1) % 10);
+  }
+
+  nn::Embedding tokens{nullptr};
+  nn::Linear mix{nullptr}, again{nullptr}, head{nullptr};
+  nn::LayerNorm norm{nullptr};
+  Tensor gate;
+};
+
+void train(LanguageModel& model, ::torch::optim::Optimizer& optimizer, int from, int to) {
+  for (int t = from; t < to; ++t) {
+    optimizer.zero_grad();
+    model.loss(t).backward();
+    optimizer.step();
+  }
+}
+
+// ---- Archives ---------------------------------------------------------------------------------
+
+template <class Engine>
+class Archives : public testing::Test {};
+using Engines = testing::Types<rode::RodeOptions, rode::MuonOptions, rode::SoapOptions,
+                               rode::MarsMOptions, rode::AdEMAMixOptions, rode::AdafactorOptions,
+                               rode::AdamWOptions, rode::SgdOptions>;
+TYPED_TEST_SUITE(Archives, Engines);
+
+TYPED_TEST(Archives, ContinueBitForBit) {
+  TypeParam options;
+  // Bits of the rounding depend on the number of the step.
+  options.storage.rounding = Rounding::stochastic;
+  LanguageModel through, first, second;
+  for (LanguageModel* model : {&through, &first, &second}) model->to(at::kBFloat16);
+  OptimizerOf<TypeParam> whole(through, options), before(first, options);
+  train(through, whole, 0, 3);
+  train(first, before, 0, 3);
+  for (auto* optimizer : {&whole, &before}) {
+    for (std::size_t g = 0; g < 2; ++g) {
+      optimizer->options(g).set_lr(0.5 * optimizer->options(g).get_lr());
+    }
+  }
+  std::stringstream model_file, optimizer_file;
+  ::torch::serialize::OutputArchive weights;
+  first.save(weights);
+  weights.save_to(model_file);
+  ::torch::save(before, optimizer_file);
+
+  ::torch::serialize::InputArchive read;
+  read.load_from(model_file);
+  second.load(read);
+  OptimizerOf<TypeParam> after(second, TypeParam{.lr = 1});
+  const auto* held = &after.options();
+  ::torch::load(after, optimizer_file);
+  EXPECT_EQ(held, &after.options());
+  EXPECT_EQ(after.steps_done(), 3);
+  EXPECT_EQ(after.options(1).get_lr(), before.options(1).get_lr());
+  train(through, whole, 3, 6);
+  train(second, after, 3, 6);
+  expect_same(through.parameters(), second.parameters());
+}
+
+TEST(Archives, OfExactRoundingHoldTheLowBits) {
+  const rode::RodeOptions options{.storage = {.rounding = Rounding::exact}};
+  const std::vector<Tensor> p = make_parameters(at::kBFloat16);
+  RODE optimizer(p, options);
+  set_grads(p, 0);
+  optimizer.step();
+  const std::vector<Tensor> q = copies(p);
+  RODE other(q, options);
+  std::istringstream in(saved(optimizer));
+  ::torch::load(other, in);
+  for (auto* tensors : {&p, &q}) set_grads(*tensors, 1);
+  optimizer.step();
+  other.step();
+  expect_same(p, q);
+  EXPECT_TRUE(
+      same_bits(optimizer.state_tensor(p[0], "low_bits"), other.state_tensor(q[0], "low_bits")));
+}
+
+template <class Optimizer>
+std::string load_error(Optimizer& optimizer, const std::string& bytes) {
+  std::istringstream in(bytes);
+  return error_of([&] { ::torch::load(optimizer, in); });
+}
+
+TEST(Archives, ThatDoNotBelongHereAreRefusedAndChangeNothing) {
+  const std::vector<Tensor> p = make_parameters(), q = make_parameters();
+  RODE saver(p, 0.25);
+  set_grads(p, 0);
+  saver.step();
+  const std::string bytes = saved(saver);
+
+  Muon muon(q);
+  const std::string kind = load_error(muon, bytes);
+  EXPECT_TRUE(holds(kind, "'rode'") && holds(kind, "'muon'")) << kind;
+
+  RODE fewer(std::vector<Tensor>{q[0]});
+  const std::string count = load_error(fewer, bytes);
+  EXPECT_TRUE(holds(count, "3 parameters") && holds(count, "1 here")) << count;
+
+  std::vector<Tensor> other{q[1], q[0], q[2]};
+  RODE turned(other, 0.125);
+  set_grads(other, 0);
+  turned.step();
+  const Tensor momentum = turned.state_tensor(q[1], "momentum").clone();
+  const std::string shape = load_error(turned, bytes);
+  EXPECT_TRUE(holds(shape, "'momentum' of parameter 'param.0'") && holds(shape, "(5, 12)"))
+      << shape;
+  EXPECT_EQ(turned.options().get_lr(), 0.125);
+  EXPECT_TRUE(same_bits(momentum, turned.state_tensor(q[1], "momentum")));
+
+  RODEOptions named(0.25);
+  named.names = {"a", "b", "c"};
+  RODE renamed(q, named);
+  const std::string name = load_error(renamed, bytes);
+  EXPECT_TRUE(holds(name, "'param.0'") && holds(name, "'a'")) << name;
+
+  ::torch::optim::SGD foreign(p, 0.1);
+  const std::string none = load_error(turned, saved(foreign));
+  EXPECT_TRUE(holds(none, "no 'steps_done'")) << none;
+}
+
+// ---- Groups and steps -------------------------------------------------------------------------
+
+TEST(Groups, HaveOptionsOfTheirOwn) {
+  const std::vector<Tensor> p = make_parameters(), alone = copies(p);
+  std::vector<OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector{p[0]}, std::make_unique<SGDOptions>(0.5));
+  groups.emplace_back(std::vector{p[1]});
+  SGD optimizer(groups, SGDOptions(0.125));
+  SGD first(std::vector{alone[0]}, 0.5), second(std::vector{alone[1]}, 0.125);
+  for (int t = 0; t < 3; ++t) {
+    set_grads(p, t);
+    set_grads(alone, t);
+    for (SGD* each : {&optimizer, &first, &second}) each->step();
+  }
+  expect_same(p, alone);
+}
+
+TEST(Groups, AddedLaterKeepTheStateOfTheOthers) {
+  const std::vector<Tensor> p = make_parameters(), alone = copies(p);
+  RODE optimizer(std::vector{p[0]}), first(std::vector{alone[0]}), second(std::vector{alone[1]});
+  for (int t = 0; t < 4; ++t) {
+    set_grads(p, t);
+    set_grads(alone, t);
+    if (t == 2) optimizer.add_param_group(OptimizerParamGroup({p[1]}));
+    optimizer.step();
+    first.step();
+    if (t >= 2) second.step();
+  }
+  expect_same({p[0], p[1]}, {alone[0], alone[1]});
+  EXPECT_EQ(optimizer.steps_done(), 4);
+
+  const std::string refused =
+      error_of([&] { optimizer.add_param_group({{p[2]}, std::make_unique<RODEOptions>(-1.0)}); });
+  EXPECT_TRUE(holds(refused, "'lr' = '-1'")) << refused;
+  EXPECT_EQ(optimizer.param_groups().size(), 2U);
+  const std::string foreign =
+      error_of([&] { optimizer.add_param_group({{p[2]}, std::make_unique<MuonOptions>()}); });
+  EXPECT_TRUE(holds(foreign, "group 2")) << foreign;
+}
+
+TEST(Options, ChangeBetweenSteps) {
+  const std::vector<Tensor> p = make_parameters(), q = make_parameters();
+  rode::RodeOptions changed{.lr = 0.1, .momentum = 0.5};
+  RODE optimizer(p, rode::RodeOptions{.lr = 0.1}), reference(q, rode::RodeOptions{.lr = 0.1});
+  set_grads(p, 0);
+  set_grads(q, 0);
+  optimizer.step();
+  reference.step();
+  expect_same(p, q);
+  const Tensor momentum = optimizer.state_tensor(p[0], "momentum");
+  set_grads(p, 1);
+  optimizer.options().momentum = 0.5;  // live
+  optimizer.step();
+  EXPECT_EQ(optimizer.engine().method().get_if<rode::RodeOptions>()->momentum, 0.5);
+  EXPECT_GT(distance(p[0], q[0]), 1e-3);
+  optimizer.options().ns_steps = 3;  // fixed: a new engine on the same state
+  optimizer.step();
+  EXPECT_EQ(optimizer.engine().method().get_if<rode::RodeOptions>()->ns_steps, 3);
+  EXPECT_EQ(optimizer.state_tensor(p[0], "momentum").data_ptr(), momentum.data_ptr());
+  EXPECT_EQ(optimizer.steps_done(), 3);
+}
+
+TEST(Closures, ComputeTheLossWithGradients) {
+  LanguageModel model;
+  RODE optimizer(model);
+  const at::NoGradGuard no_grad;
+  const Tensor loss = optimizer.step([&] {
+    optimizer.zero_grad();
+    Tensor out = model.loss(0);
+    out.backward();
+    return out;
+  });
+  EXPECT_GT(loss.item<double>(), 0);
+  RODE moved(std::move(optimizer));
+  moved.step();
+  EXPECT_EQ(moved.steps_done(), 2);
+}
+
+TEST(Errors, NameTheParameterAndTheRemedy) {
+  std::vector<Tensor> p = make_parameters();
+  RODEOptions named(0.1);
+  named.names = {"wide", "tall", "bias"};
+  RODE optimizer(p, named);
+  set_grads(p, 0);
+  const Tensor before = p[0].detach().clone();
+  p[1].mutable_grad()[0][0] = NAN;
+  const std::string nan = error_of([&] { optimizer.step(); });
+  EXPECT_TRUE(holds(nan, "'tall'")) << nan;
+  EXPECT_TRUE(same_bits(before, p[0]));
+  p[1].mutable_grad() = at::ones({5, 12}).to_sparse();
+  const std::string sparse = error_of([&] { optimizer.step(); });
+  EXPECT_TRUE(holds(sparse, "'tall'") && holds(sparse, "sparse(false)")) << sparse;
+
+  RODE wide(std::vector{at::ones({2, 2}, at::kDouble).requires_grad_()});
+  const std::string type = error_of([&] { wide.step(); });
+  EXPECT_TRUE(holds(type, "'param.0'") && holds(type, "Double")) << type;
+  named.names.pop_back();
+  EXPECT_TRUE(holds(error_of([&] { RODE unnamed(p, named); }), "2 names"));
+  const std::string rate = error_of([&] { RODE refused(p, -0.5); });
+  EXPECT_TRUE(holds(rate, "'lr' = '-0.5'")) << rate;
+  // State that another rule left, under other keys.
+  SGD sgd(p);
+  set_grads(p, 0);
+  sgd.step();
+  AdamW adamw(p);
+  adamw.state()[p[0].unsafeGetTensorImpl()] = sgd.state()[p[0].unsafeGetTensorImpl()]->clone();
+  const std::string state = error_of([&] { adamw.step(); });
+  EXPECT_TRUE(holds(state, "(momentum)") && holds(state, "no 'exp_avg'")) << state;
+  EXPECT_FALSE(adamw.state_tensor(p[1], "exp_avg").defined());
+}
+
+// ---- Routing ----------------------------------------------------------------------------------
+
+using Names = std::vector<std::string>;
+
+TEST(Routing, GoesByTheTypesOfModules) {
+  LanguageModel model;
+  RoutedModule routed = route_module(model);
+  EXPECT_EQ(routed.matrices.names, (Names{"gate", "mix.weight"}));
+  EXPECT_EQ(routed.rest.names,
+            (Names{"tokens.weight", "mix.bias", "norm.weight", "norm.bias", "head.weight"}));
+  EXPECT_EQ(route_module(model, Route::all_matrices).matrices.names,
+            (Names{"gate", "tokens.weight", "mix.weight", "head.weight"}));
+  const nn::Sequential pictures(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::Linear(4, 2));
+  EXPECT_EQ(route_module(*pictures, Route::vision).matrices.names, (Names{"0.weight", "2.weight"}));
+  EXPECT_EQ(route_module(*pictures).matrices.names, Names{"2.weight"});
+}
+
+// The usual way to tie in LibTorch: another module registers the embedding's tensor.
+struct Shared : nn::Module {
+  explicit Shared(const Tensor& weight) { register_parameter("weight", weight); }
+};
+
+TEST(Routing, TakesATensorOfTwoModulesForOne) {
+  LanguageModel model;
+  model.register_module("unlisted", std::make_shared<Shared>(model.tokens->weight));
+  model.register_module("twice", std::make_shared<Shared>(model.mix->weight));
+  const RoutedModule routed = route_module(model);
+  EXPECT_EQ(routed.matrices.names, (Names{"gate", "mix.weight"}));
+  EXPECT_EQ(routed.rest.names.front(), "tokens.weight");
+  EXPECT_EQ(routed.rest.names.size(), 5U);
+  model.head->weight.set_data(model.tokens->weight);  // two tensors on one memory
+  const std::string both = error_of([&] { route_module(model); });
+  EXPECT_TRUE(holds(both, "'tokens.weight' and 'head.weight'")) << both;
+}
+
+TEST(Routing, TakesOverridesAndLeavesFrozenOnesOut) {
+  LanguageModel model;
+  model.norm->weight.set_requires_grad(false);
+  const RoutedModule routed = route_module(
+      model, Route::language, {{"tokens.*", Treatment::frozen}, {"gate", Treatment::rest}});
+  EXPECT_EQ(routed.matrices.names, Names{"mix.weight"});
+  EXPECT_EQ(routed.rest.names, (Names{"gate", "mix.bias", "norm.bias", "head.weight"}));
+  const std::string nothing =
+      error_of([&] { route_module(model, Route::language, {{"nowhere", Treatment::rest}}); });
+  EXPECT_TRUE(holds(nothing, "nowhere")) << nothing;
+  const std::string empty =
+      error_of([&] { route_module(model, Route::language, {{"*", Treatment::frozen}}); });
+  EXPECT_TRUE(holds(empty, "no parameter to step")) << empty;
+}
+
+TEST(Routing, StepsAWholeModelWithOneObject) {
+  LanguageModel model;
+  RODE optimizer(model, rode::RodeOptions{.lr = 3e-2, .lr_rho = 1e-2, .lr_rest = 3e-2});
+  const double before = model.loss(0).item<double>();
+  train(model, optimizer, 0, 40);
+  EXPECT_LT(model.loss(0).item<double>(), 0.5 * before);
+  EXPECT_TRUE(optimizer.state_tensor(model.mix->weight, "momentum").defined());
+  EXPECT_TRUE(optimizer.state_tensor(model.head->weight, "exp_avg").defined());
+  EXPECT_TRUE(holds(optimizer.engine().routing_table(), "mix.weight"));
+}
+
+}  // namespace
+}  // namespace rode::torch
