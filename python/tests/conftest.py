@@ -11,6 +11,7 @@ import torch
 import rode
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+torch.set_num_threads(1)  # the problems are small, and other suites may run beside
 
 
 def find_cli() -> pathlib.Path | None:
