@@ -54,9 +54,7 @@ class Set:
             name: torch.nn.Parameter(0.02 * torch.randn(shape, device="cuda"))
             for name, shape in shapes().items()
         }
-        self.grads = [
-            [0.02 * torch.randn_like(p) for p in self.params.values()] for _ in range(2)
-        ]
+        self.grads = [[0.02 * torch.randn_like(p) for p in self.params.values()] for _ in range(2)]
         self.bind(0)
         self.optimizer = rode.RODE(self.params.items())
 

@@ -92,8 +92,9 @@ bool same(const nb::list& entries) {
 // Treatment and reason of each parameter (name, shape) on a route of the engine's.
 using RouteRow = std::tuple<std::string, std::string>;
 
-std::vector<RouteRow> route(std::string_view name,
-                            const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& given) {
+std::vector<RouteRow> route(
+    std::string_view name,
+    const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& given) {
   std::vector<Parameter> parameters;
   for (const auto& [label, shape] : given) {
     Parameter& p = parameters.emplace_back();

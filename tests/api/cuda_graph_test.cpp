@@ -393,8 +393,6 @@ TEST(CudaGraphBinding, AStreamThatIsBeingCapturedIsNotLeft) {
   EXPECT_CUDA(cudaStreamEndCapture(first.get(), &graph));
   EXPECT_CUDA(cudaGraphDestroy(graph));
   run.optimizer->set_stream(second.get());
-  run.optimizer->step();
-  EXPECT_EQ(run.optimizer->steps_done(), 2);
 }
 
 }  // namespace

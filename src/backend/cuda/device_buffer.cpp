@@ -62,9 +62,7 @@ DeviceGuard::~DeviceGuard() {
   if (before_ >= 0) ignore(cudaSetDevice(before_));
 }
 
-RelaxedCapture::RelaxedCapture() {
-  RODE_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_));
-}
+RelaxedCapture::RelaxedCapture() { RODE_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
 
 RelaxedCapture::~RelaxedCapture() { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
 

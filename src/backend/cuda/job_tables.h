@@ -78,7 +78,7 @@ class JobTables {
   DeviceBuffer entries_;                                          // jobs, matrices, elements
   DeviceBuffer reported_;  // control, results, steps of matrices
   DeviceBuffer scratch_;
-  std::vector<DeviceBuffer> frozen_;  // job tables of the caller's graphs
+  std::vector<DeviceBuffer> frozen_;               // job tables of the caller's graphs
   std::size_t matrices_at_ = 0, elements_at_ = 0;  // within entries_
   std::size_t results_at_ = 0, steps_at_ = 0;      // within reported_
 
