@@ -189,15 +189,13 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Tells the engine what has changed in the groups; False: it must be built anew."""
         for index, group in enumerate(self.param_groups):
             seen, values = self._seen[index], list(group.values())
-            known = seen is not None and len(seen) == len(values)
-            if known and all(map(is_, seen, values)):
-                continue
-            # After a scheduler's step only the rates are others.
-            scheduled = known and [
-                key
-                for key, now, before in zip(group, values, seen, strict=True)
-                if now is not before
-            ] == ["lr"]
+            scheduled = False
+            if seen is not None and len(seen) == len(values):
+                if all(map(is_, seen, values)):
+                    continue
+                rows = zip(group, values, seen, strict=True)
+                # After a scheduler's step only the rate is another.
+                scheduled = [key for key, now, before in rows if now is not before] == ["lr"]
             if isinstance(group["lr"], torch.Tensor) and is_capturing(group["lr"].device):
                 continue  # not to be read now: as it was sent last
             lr = float(group["lr"])

@@ -23,10 +23,6 @@ def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def _is_embedding(module: nn.Module) -> bool:
-    return isinstance(module, _EMBEDDINGS)
-
-
 def _vocabulary_name(name: str) -> bool:
     """The rule of the engine where nothing is known but the name."""
     return any(
@@ -46,7 +42,7 @@ def _head(model: nn.Module) -> nn.Module | None:
             head = None
         if isinstance(head, nn.Module):
             return head
-    sizes = [m.num_embeddings for m in model.modules() if _is_embedding(m)]
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, _EMBEDDINGS)]
     if not sizes:
         return None
     found = None
@@ -63,7 +59,7 @@ def _by_language(
     if p.dim() != 2:
         return "rest", f"rank {p.dim()}"
     for owner in owners:
-        if _is_embedding(owner):
+        if isinstance(owner, _EMBEDDINGS):
             return "rest", f"{type(owner).__name__}{', tied' if len(owners) > 1 else ''}"
     if any(owner is head for owner in owners):
         return "rest", "head"
