@@ -228,7 +228,10 @@ class Binding:
         self.engine.step(1.0)
         for index, copy in self._copies:
             self.params[index].detach().copy_(copy)
-        _increment_version(self.params)
+        moved = self.params
+        if self.engine.lacks_grads():
+            moved = [p for p in moved if p.grad is not None]
+        _increment_version(moved)
         del kept
 
 

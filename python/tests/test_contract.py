@@ -258,6 +258,16 @@ def test_autograd_sees_that_weights_changed():
         loss.backward()
 
 
+def test_weights_without_a_gradient_have_not_changed_for_autograd():
+    p, q = (torch.nn.Parameter(torch.randn(3, 3)) for _ in range(2))
+    optimizer = rode.SGD([p, q])
+    p.grad = torch.ones(3, 3)
+    loss = (q * q).sum()
+    optimizer.step()
+    loss.backward()
+    assert torch.equal(q.grad, 2 * q.detach())
+
+
 def test_grad_scaler_skips_a_step_with_inf():
     p = torch.nn.Parameter(torch.ones(4, 4))
     optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
