@@ -13,7 +13,9 @@ report=${1:?usage: tools/test_python.sh REPORT}
 python=.venv/bin/python
 
 # What it needs is in .venv already. The compiler's work is shared with the other builds by ccache.
+werror=$([[ ${CI:-} == true ]] && echo ON || echo OFF)
 RODE_WITH_CUDA=${RODE_WITH_CUDA:-OFF} CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} \
-  "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps .
+  "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+  "--config-settings=cmake.define.RODE_WERROR=$werror" .
 "$python" -m rode
 "$python" -m pytest -ra -o cache_dir=build/.pytest_cache --junitxml="$report" python/tests

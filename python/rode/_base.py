@@ -196,9 +196,11 @@ class EngineOptimizer(torch.optim.Optimizer):
                 rows = zip(group, values, seen, strict=True)
                 # After a scheduler's step only the rate is another.
                 scheduled = [key for key, now, before in rows if now is not before] == ["lr"]
-            if isinstance(group["lr"], torch.Tensor) and is_capturing(group["lr"].device):
-                continue  # not to be read now: as it was sent last
-            lr = float(group["lr"])
+            lr = group["lr"]
+            if type(lr) is not float:
+                if isinstance(lr, torch.Tensor) and is_capturing(lr.device):
+                    continue  # not to be read now: as it was sent last
+                lr = float(lr)
             if scheduled:
                 options = rates(group, self._delegates, lr)
             else:
