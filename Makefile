@@ -38,15 +38,12 @@ test: setup ## build and run every test
 demo: build ## step a small problem with several optimizers and compare them
 	@build/bin/rode demo
 
-# Into .venv, so that the tests of the package and the examples find it. RODE_WITH_CUDA: AUTO takes
-# CUDA where nvcc is.
+# AUTO: with CUDA where nvcc is, and the PyTorch in .venv has CUDA.
 .PHONY: python
-python: build ## build the Python package into .venv and run its tests
-	RODE_WITH_CUDA=$${RODE_WITH_CUDA:-OFF} CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
-	  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-	  --no-deps .
-	RODE_BIN=$(CURDIR)/build/bin/rode .venv/bin/python -m pytest -ra \
-	  -o cache_dir=build/.pytest_cache python/tests
+python: build ## install the Python package into .venv and run its tests
+	@mkdir -p build/reports/python
+	@RODE_WITH_CUDA=$${RODE_WITH_CUDA:-AUTO} RODE_BIN=$(CURDIR)/build/bin/rode \
+	  tools/test_python.sh build/reports/python/python.xml
 
 # nvcc may lie outside of PATH: CMake takes it from CUDACXX.
 .PHONY: cuda
@@ -75,7 +72,7 @@ build/tidy/.configured: .clang-tidy python/requirements-dev.txt
 	touch $@
 
 .PHONY: tidy
-tidy: setup build/tidy/.configured ## check the library and the command line with clang-tidy
+tidy: setup build/tidy/.configured ## check library, command line and Python module with clang-tidy
 	$(call build,tidy)
 	@tools/tidy_cuda.sh
 

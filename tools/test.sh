@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Configures, builds and tests one preset, then counts all its suites in one line.
 #
-#   tools/test.sh PRESET      ci (C++ and Python tests), dev, asan or tsan (C++ tests), cuda (the
-#                             C++ tests on the GPU)
+#   tools/test.sh PRESET      ci (C++ and Python tests, the Python package), dev, asan or tsan (C++
+#                             tests), cuda (the C++ tests on the GPU)
 #
 # JUnit reports are left in build/reports/PRESET. JOBS overrides the number of cores,
 # RODE_CUDA_ARCHITECTURES what the kernels are compiled for.
@@ -83,6 +83,7 @@ if [[ $preset == ci ]]; then
     run_suite pytest "$python" -m pytest -ra -o cache_dir=build/.pytest_cache \
       --junitxml="$reports/pytest.xml" "${suites[@]}"
   fi
+  run_suite python tools/test_python.sh "$reports/python.xml"
 fi
 
 printf '\n'

@@ -90,15 +90,19 @@ class Optimizer {
   void check();
 
   // CUDA: where steps run from now on, after those enqueued before; the stream left must
-  // still exist. Not while a stream is being captured.
+  // still exist, and not be one that is being captured. Where the new one is, the host waits
+  // for those steps.
   void set_stream(void* stream);
 
-  // A caller may capture step() on its stream into a CUDA graph of its own, after one step
-  // outside of a capture, and replay it. A replay is a whole step, counted and gated as any
-  // other. It takes the multiplier of the last step outside of a capture, or the one set
-  // here since (the argument of a captured step() is not used), the gradients and weights
-  // bound and the options set by the last step outside of a capture.
+  // A caller may capture step() into a CUDA graph of its own, after one step outside of a
+  // capture, and replay it for as long as the optimizer lives. A replay is a whole step, counted
+  // and gated as any other. It steps the weights and takes the gradients bound when it was
+  // captured. Its multiplier is that of the last step outside of a capture, or the one set here
+  // since (the argument of a captured step() is not used). Its options are those of the last
+  // step, captured or not, or the ones sent since. What is read or set here must come after the
+  // replays in the order of the streams: set_stream where they run on another.
   void set_multiplier(double multiplier);
+  void send_options();
 
   // Gradients (and weights) may move between steps; `index` counts the parameters in
   // the order given, over all groups. A null gradient means "none this step". Tied

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rode import _engine
-from rode._binding import Binding
+from rode._binding import Binding, is_capturing, names_of, refuse_capture
 from rode._options import (
     REST_KEYS,
     STORAGE_KEYS,
@@ -48,8 +48,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         extra: dict[str, Any] | None = None,
     ) -> None:
         self._name = name
-        self._binding: Binding | None = None
-        self._live = live_keys(name)
+        self._reasons: dict[str, str] = {}  # of the routing, by parameter
+        self._reset()
         defaults = complete(name, options)
         self._keys = list(defaults)
         defaults.update(extra or {})
@@ -57,6 +57,12 @@ class EngineOptimizer(torch.optim.Optimizer):
         if isinstance(params, torch.nn.Module):
             params = param_groups(params, route=route)
         super().__init__(params, defaults)
+
+    def _reset(self) -> None:
+        self._live = live_keys(self._name)
+        self._binding: Binding | None = None
+        # Engines that a CUDA graph replays steps of: the graph works on their memory.
+        self._captured: list[Binding] = []
 
     # ---- Groups -----------------------------------------------------------------------------
 
@@ -72,6 +78,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         if group.get("layout", "out_in") not in ("out_in", "in_out"):
             layout = group["layout"]
             raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
+        reasons = group.pop("reasons", {})
         self._name_parameters(group)
         if rule == "rest":
             for key, rest_key in REST_KEYS.items():
@@ -93,17 +100,17 @@ class EngineOptimizer(torch.optim.Optimizer):
         except BaseException:
             self.param_groups.pop()
             raise
+        self._reasons.update(reasons)
         self._drop()
 
     def _name_parameters(self, group: dict[str, Any]) -> None:
         """Names where torch has none: state and messages are keyed by them."""
         params = group["params"]
-        if isinstance(params, (torch.Tensor, set)):
-            params = [params] if isinstance(params, torch.Tensor) else params
-        else:
-            params = list(params)
+        if isinstance(params, set):  # torch's to refuse
+            return
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
         group["params"] = params
-        if isinstance(params, set) or not params:
+        if not params:
             return
         named = [isinstance(p, tuple) for p in params]
         if all(named) and not _TORCH_NAMES_PARAMETERS:
@@ -142,7 +149,21 @@ class EngineOptimizer(torch.optim.Optimizer):
         binding.step()
         return loss
 
+    def send_options(self) -> None:
+        """Tells the device of edited options without a step: for steps that a CUDA graph replays,
+        such as after `scheduler.step()`. Steps outside of a graph do it by themselves."""
+        if self._binding is None:
+            return
+        if not self._send_options(self._binding):
+            raise _engine.Error(
+                "[send options] a fixed option has changed, and a graph keeps those of its "
+                "capture; step outside of the graph and capture it again"
+            )
+        self._binding.follow_stream()
+        self._binding.engine.send_options()
+
     def _build(self) -> Binding:
+        refuse_capture(self.param_groups)
         self._drop()
         effective = [self._effective(group) for group in self.param_groups]
         methods = [
@@ -168,16 +189,18 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Tells the engine what has changed in the groups; False: it must be built anew."""
         for index, group in enumerate(self.param_groups):
             seen, values = self._seen[index], list(group.values())
-            known = seen is not None and len(seen) == len(values)
-            if known and all(map(is_, seen, values)):
-                continue
-            # After a scheduler's step only the rates are others.
-            scheduled = known and [
-                key
-                for key, now, before in zip(group, values, seen, strict=True)
-                if now is not before
-            ] == ["lr"]
-            lr = float(group["lr"])
+            scheduled = False
+            if seen is not None and len(seen) == len(values):
+                if all(map(is_, seen, values)):
+                    continue
+                rows = zip(group, values, seen, strict=True)
+                # After a scheduler's step only the rate is another.
+                scheduled = [key for key, now, before in rows if now is not before] == ["lr"]
+            lr = group["lr"]
+            if type(lr) is not float:
+                if isinstance(lr, torch.Tensor) and is_capturing(lr.device):
+                    continue  # not to be read now: as it was sent last
+                lr = float(lr)
             if scheduled:
                 options = rates(group, self._delegates, lr)
             else:
@@ -203,13 +226,18 @@ class EngineOptimizer(torch.optim.Optimizer):
     def _note_steps(self) -> None:
         """The count belongs to a checkpoint: it selects the bits of stochastic rounding."""
         if self._binding is not None:
-            done = self._binding.engine.steps_done()
+            done = self._binding.settled().steps_done()
             for group in self.param_groups:
                 group["steps_done"] = done
 
+    def _release(self) -> None:
+        if self._binding is not None and self._binding.captured:
+            self._captured.append(self._binding)
+        self._binding = None
+
     def _drop(self) -> None:
         self._note_steps()
-        self._binding = None
+        self._release()
 
     def state_dict(self) -> dict[str, Any]:
         self._note_steps()
@@ -247,7 +275,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def metadata(self) -> dict[str, str]:
         """What belongs into a file beside `named_state`: the step count, the optimizer."""
-        return (self._binding or self._build()).engine.metadata()
+        return (self._binding or self._build()).settled().metadata()
 
     @torch.no_grad()
     def load_named_state(
@@ -269,7 +297,7 @@ class EngineOptimizer(torch.optim.Optimizer):
                     f"{here[name].dtype} {tuple(here[name].shape)}"
                 )
         saver = (metadata or {}).get("rode.optimizer")
-        own = binding.engine.metadata()["rode.optimizer"]
+        own = binding.settled().metadata()["rode.optimizer"]
         if saver is not None and saver != own:
             raise _engine.Error(
                 f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
@@ -281,15 +309,19 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._note_steps()
-        return {**super().__getstate__(), "_name": self._name, "_keys": self._keys}
+        own = {"_name": self._name, "_keys": self._keys, "_reasons": self._reasons}
+        return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._live = live_keys(self._name)
-        self._binding = None
-        for group in self.param_groups:
-            for key in _OWN_KEYS & self.defaults.keys():  # a state dict may lack them
+        if "_name" in state:  # a copy; load_state_dict brings state and groups only
+            self._reset()
+        else:
+            self._release()
+        for group in self.param_groups:  # a state dict may lack them
+            for key in _OWN_KEYS & self.defaults.keys():
                 group.setdefault(key, self.defaults[key])
+            group.setdefault("reference_lr", float(group.get("initial_lr", group["lr"])))
 
     # ---- What the last step did ---------------------------------------------------------------
 
@@ -297,16 +329,39 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Raises the error of a step that was refused since the last check. On the CPU `step`
         itself raises it; on CUDA, where a step is enqueued, ask when you like to wait."""
         if self._binding is not None:
-            self._binding.engine.check()
+            self._binding.settled().check()
+
+    def refused_steps(self) -> int:
+        """How many steps were left out because a gradient was not finite. Waits for the device."""
+        return 0 if self._binding is None else self._binding.settled().refused_steps()
 
     def diagnostics(self) -> dict[str, Any]:
         """Norms of the last step over all parameters, and under `matrices` RODE's scalars of
-        each matrix."""
+        each matrix. Waits for the device."""
         if self._binding is None:
             return {}
-        engine = self._binding.engine
+        engine = self._binding.settled()
         return {**engine.global_diagnostics(), "matrices": engine.matrix_diagnostics()}
 
     def routing_table(self) -> str:
-        """Which rule steps which parameter, and why, as a table; builds the engine."""
-        return (self._binding or self._build()).engine.routing_table()
+        """Which rule steps which parameter, and why, as a table."""
+        rows = [("parameter", "shape", "rule", "reason")]
+        labels = iter(names_of(self.param_groups))
+        for group in self.param_groups:
+            members = [(next(labels), list(p.shape)) for p in group["params"]]
+            for (name, shape), (rule, reason) in zip(members, self._ruled(group, members)):
+                rows.append((name, str(tuple(shape)), rule, reason))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(lines) + "\n"
+
+    def _ruled(
+        self, group: dict[str, Any], members: list[tuple[str, list[int]]]
+    ) -> list[tuple[str, str]]:
+        """Rule and reason of each parameter of a group."""
+        rule = group["rule"]
+        if rule == "auto" and self._delegates:
+            return _engine.route(group["route"], members)
+        reason = "one rule for all" if rule == "auto" else f"its group has rule={rule!r}"
+        shown = "matrix" if rule == "auto" else rule
+        return [(shown, self._reasons.get(name, reason)) for name, _ in members]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rode import _engine
+from rode._engine import Error
 
 _DTYPES = {
     torch.float64: "F64",
@@ -22,10 +23,6 @@ _TENSOR_TYPES = {text: dtype for dtype, text in _DTYPES.items()}
 _STEPPED = (torch.float32, torch.bfloat16)
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-
-
-def _refuse(message: str) -> _engine.Error:
-    return _engine.Error(message)
 
 
 def _warn(text: str) -> None:
@@ -61,7 +58,7 @@ class Binding:
     ) -> None:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
-        self.names = _names(groups)
+        self.names = names_of(groups)
         self.device = _one_device(self.params, self.names)
         self.state = state
         # Non-contiguous weights are stepped in a copy: index, copy.
@@ -84,6 +81,7 @@ class Binding:
                 for p in group["params"]
             ]
             specs.append((name, settings, route, members))
+        self.captured = False
         self._stream = self._current_stream()
         try:
             self.engine = self._make_engine(specs)
@@ -115,9 +113,10 @@ class Binding:
         addresses: list[int] = []
         seen: dict[int, str] = {}
         for index, (name, p) in enumerate(zip(self.names, self.params, strict=True)):
+            _refuse_shards(name, p)
             if p.dtype not in _STEPPED or p.layout is not torch.strided:
                 kind = p.dtype if p.layout is torch.strided else p.layout
-                raise _refuse(
+                raise Error(
                     f"[parameters] parameter '{name}' is {kind}; weights must be dense, float32 "
                     "or bfloat16"
                 )
@@ -127,7 +126,7 @@ class Binding:
                 self._copies.append((index, value))
             address = value.data_ptr()
             if p.numel() > 0 and address in seen:
-                raise _refuse(
+                raise Error(
                     f"[parameters] '{seen[address]}' and '{name}' are two parameters on the same "
                     "memory and would be stepped twice; tie them as one Parameter object"
                 )
@@ -142,7 +141,7 @@ class Binding:
         wanted = _TENSOR_TYPES[dtype]
         if tensor is None:
             if name in self._resumed:
-                raise _refuse(
+                raise Error(
                     f"[state] parameter '{name}' has state {sorted(entries)}, but no '{key}'; it "
                     "belongs to another optimizer or other options"
                 )
@@ -152,7 +151,7 @@ class Binding:
         else:
             kept = True
             if list(tensor.shape) != shape or tensor.dtype != wanted:
-                raise _refuse(
+                raise Error(
                     f"[state] '{key}' of parameter '{name}' is {tensor.dtype} "
                     f"{tuple(tensor.shape)}; expected {wanted} {tuple(shape)}; load it with the "
                     "parameters and options that saved it"
@@ -182,12 +181,12 @@ class Binding:
         """For a gradient that the engine cannot take as it is."""
         name, p = self.names[index], self.params[index]
         if grad.layout is not torch.strided:
-            raise _refuse(
+            raise Error(
                 f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
                 "sparse=False in its module"
             )
         if grad.shape != p.shape or grad.device != p.device:
-            raise _refuse(
+            raise Error(
                 f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
                 f"parameter is {tuple(p.shape)} on {p.device}"
             )
@@ -198,17 +197,24 @@ class Binding:
 
     # ---- Stepping ---------------------------------------------------------------------------
 
-    def _follow_stream(self) -> None:
+    def follow_stream(self) -> None:
+        """The engine's work comes after all that is on the current stream, and after its own on
+        the stream before."""
         stream = self._current_stream()
-        if stream == self._stream:
-            return
-        if torch.cuda.is_current_stream_capturing():
-            raise _refuse(
-                "[step] the stream that is being captured is not the one of the last step; make "
-                "one step on it before, and pass it to torch.cuda.graph(graph, stream=...)"
+        if stream != self._stream:
+            self.engine.set_stream(stream)
+            self._stream = stream
+
+    def settled(self) -> _engine.Engine:
+        """The engine, for what waits for the steps so far: those on the current stream, too,
+        where a CUDA graph replayed them."""
+        if is_capturing(self.device):
+            raise Error(
+                "[capture] the current stream is being captured, and the results of steps cannot "
+                "be read then; ask after the capture"
             )
-        self.engine.set_stream(stream)
-        self._stream = stream
+        self.follow_stream()
+        return self.engine
 
     def step(self) -> None:
         others = self.engine.follow_grads()
@@ -217,15 +223,49 @@ class Binding:
         for index, copy in self._copies:
             copy.copy_(self.params[index].detach())
         if self.device.type == "cuda":
-            self._follow_stream()
+            self.follow_stream()
+            self.captured = self.captured or is_capturing(self.device)
         self.engine.step(1.0)
         for index, copy in self._copies:
             self.params[index].detach().copy_(copy)
-        _increment_version(self.params)
+        moved = self.params
+        if self.engine.lacks_grads():
+            moved = [p for p in moved if p.grad is not None]
+        _increment_version(moved)
         del kept
 
 
-def _names(groups: list[dict[str, Any]]) -> list[str]:
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured there: reading values would break it."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def refuse_capture(groups: list[dict[str, Any]]) -> None:
+    """Before an engine is built, which allocates and waits."""
+    device = next((p.device for group in groups for p in group["params"]), None)
+    if device is not None and is_capturing(device):
+        raise Error(
+            "[capture] the current stream is being captured, but the optimizer has not stepped "
+            "these parameters with these options before; step at least once outside of the "
+            "capture (PyTorch's warm-up), then capture"
+        )
+
+
+def _refuse_shards(name: str, p: torch.Tensor) -> None:
+    """A part of a matrix has neither its norm nor its direction."""
+    flat = getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False)
+    if flat or hasattr(p, "to_local"):
+        kind = "flattened by FSDP" if flat else "a DTensor"
+        raise Error(
+            f"[parameters] parameter '{name}' is {kind}, a shard of the whole; rode steps whole "
+            "matrices: train with DistributedDataParallel, or keep its module out of the sharding"
+        )
+
+
+def names_of(groups: list[dict[str, Any]]) -> list[str]:
     names: list[str] = []
     for group in groups:
         given = group.get("param_names")
@@ -238,10 +278,10 @@ def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
     device = params[0].device
     for name, p in zip(names, params, strict=True):
         if p.device != device:
-            raise _refuse(
+            raise Error(
                 f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; one optimizer "
                 "steps one device; make one for each"
             )
     if device.type not in ("cpu", "cuda"):
-        raise _refuse(f"[parameters] '{names[0]}' is on {device}; expected cpu or cuda")
+        raise Error(f"[parameters] '{names[0]}' is on {device}; expected cpu or cuda")
     return device

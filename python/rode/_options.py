@@ -58,12 +58,16 @@ def live_keys(name: str) -> set[str]:
 
 
 def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
-    """The engine's rates for a group at this lr: those that follow it included."""
+    """The engine's rates for a group at this lr, those that follow it included.
+
+    They follow from the lr that the group was made with. That is the `initial_lr` of torch's
+    schedulers, but for OneCycleLR and CyclicLR, which set both to rates of their own.
+    """
     if delegates and group["rule"] == "rest":
         return {"lr_rest": lr}
     out = {"lr": lr}
-    start = group.get("initial_lr", group.get("reference_lr", lr))
-    factor = lr / float(start) if start else 1.0
+    start = float(group["reference_lr"])
+    factor = lr / start if start else 1.0
     lr_rho = group.get("lr_rho")
     if lr_rho is not None:
         out["lr_rho"] = float(lr_rho) * (factor if group["couple_lr_rho"] else 1.0)

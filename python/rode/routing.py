@@ -23,10 +23,6 @@ def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def _is_embedding(module: nn.Module) -> bool:
-    return isinstance(module, _EMBEDDINGS)
-
-
 def _vocabulary_name(name: str) -> bool:
     """The rule of the engine where nothing is known but the name."""
     return any(
@@ -46,7 +42,7 @@ def _head(model: nn.Module) -> nn.Module | None:
             head = None
         if isinstance(head, nn.Module):
             return head
-    sizes = [m.num_embeddings for m in model.modules() if _is_embedding(m)]
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, _EMBEDDINGS)]
     if not sizes:
         return None
     found = None
@@ -56,21 +52,33 @@ def _head(model: nn.Module) -> nn.Module | None:
     return found
 
 
-def _by_language(name: str, p: torch.Tensor, owners: list[nn.Module], head: object) -> str:
+def _by_language(
+    name: str, p: torch.Tensor, owners: list[nn.Module], head: object
+) -> tuple[str, str]:
+    """Treatment and reason."""
     if p.dim() != 2:
-        return "rest"
-    if any(_is_embedding(owner) or owner is head for owner in owners):
-        return "rest"
-    if any(isinstance(owner, _PROJECTIONS) or _is_transposed(owner) for owner in owners):
-        return "matrix"
-    return "rest" if _vocabulary_name(name) else "matrix"
+        return "rest", f"rank {p.dim()}"
+    for owner in owners:
+        if isinstance(owner, _EMBEDDINGS):
+            return "rest", f"{type(owner).__name__}{', tied' if len(owners) > 1 else ''}"
+    if any(owner is head for owner in owners):
+        return "rest", "head"
+    for owner in owners:
+        if isinstance(owner, _PROJECTIONS) or _is_transposed(owner):
+            return "matrix", type(owner).__name__
+    return ("rest", "its name") if _vocabulary_name(name) else ("matrix", "2-D")
 
 
-def _override(overrides: Mapping[str, str], names: list[str]) -> str | None:
+def _by_rank(route: str, p: torch.Tensor) -> tuple[str, str]:
+    matrix = p.dim() >= 2 if route == "vision" else p.dim() == 2
+    return "matrix" if matrix else "rest", f"rank {p.dim()}"
+
+
+def _override(overrides: Mapping[str, str], names: list[str]) -> tuple[str, str] | None:
     for pattern, treatment in overrides.items():
         escaped = pattern.replace("[", "[[]")
         if any(fnmatch.fnmatchcase(name, escaped) for name in names):
-            return treatment
+            return treatment, f"override {pattern!r}"
     return None
 
 
@@ -88,7 +96,7 @@ def param_groups(
     of the matrices.
 
     A parameter under several names (tied weights) is one, under its first name. Those with
-    requires_grad=False are left out.
+    requires_grad=False are left out. `reasons` of a group are for `routing_table`.
     """
     if route not in ROUTES:
         raise _engine.OptionError(f"[routing] route = {route!r}; expected one of {ROUTES}")
@@ -111,24 +119,22 @@ def param_groups(
                 "whole name, such as '*.weight'"
             )
     head = _head(model) if route == "language" else None
-    chosen: dict[str, list[tuple[str, torch.Tensor]]] = {"out_in": [], "in_out": [], "rest": []}
+    groups: dict[str, dict[str, Any]] = {
+        "out_in": {"params": [], "reasons": {}, "rule": "matrix", "layout": "out_in", **options},
+        "in_out": {"params": [], "reasons": {}, "rule": "matrix", "layout": "in_out", **options},
+        "rest": {"params": [], "reasons": {}, "rule": "rest"},
+    }
     for p, own in names.items():
-        treatment = _override(overrides, own)
-        if treatment is None:
-            if route == "language":
-                treatment = _by_language(own[0], p, owners[p], head)
-            else:
-                matrix = p.dim() >= 2 if route == "vision" else p.dim() == 2
-                treatment = "matrix" if matrix else "rest"
-        if treatment == "frozen" or not p.requires_grad:
+        if not p.requires_grad:
+            continue
+        chosen = _override(overrides, own)
+        if chosen is None and route == "language":
+            chosen = _by_language(own[0], p, owners[p], head)
+        treatment, reason = chosen or _by_rank(route, p)
+        if treatment == "frozen":
             continue
         if treatment == "matrix":
             treatment = "in_out" if any(map(_is_transposed, owners[p])) else "out_in"
-        chosen[treatment].append((own[0], p))
-    groups: list[dict[str, Any]] = []
-    for layout in ("out_in", "in_out"):
-        if chosen[layout]:
-            groups.append({"params": chosen[layout], "rule": "matrix", "layout": layout, **options})
-    if chosen["rest"]:
-        groups.append({"params": chosen["rest"], "rule": "rest"})
-    return groups
+        groups[treatment]["params"].append((own[0], p))
+        groups[treatment]["reasons"][own[0]] = reason
+    return [group for group in groups.values() if group["params"]]

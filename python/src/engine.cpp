@@ -121,10 +121,12 @@ bool Engine::follow_values(const nb::list& groups) {
 
 std::vector<std::size_t> Engine::follow_grads() {
   std::vector<std::size_t> others;
+  lacks_grads_ = false;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
     if (!grad.is_valid()) throw nb::python_error();
     if (grad.is_none()) {
+      lacks_grads_ = true;
       bind_grad(i, 0, slots_[i].grad_dtype);
       continue;
     }

@@ -38,6 +38,8 @@ class Engine {
   // Binds the gradient of every parameter. Returns the indices of those that are not plain;
   // the caller binds copies of them.
   std::vector<std::size_t> follow_grads();
+  // Whether some parameter had none.
+  bool lacks_grads() const { return lacks_grads_; }
   void bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype);
 
   void set_number(std::size_t group, std::string_view key, double value);
@@ -65,6 +67,7 @@ class Engine {
   TensorReader reader_;
   nanobind::object grad_name_;
   std::int64_t device_ = 0;
+  bool lacks_grads_ = false;
   std::vector<std::size_t> sizes_;  // parameters a group
   std::vector<Slot> slots_;
   std::unique_ptr<Optimizer> optimizer_;

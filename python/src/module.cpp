@@ -89,6 +89,25 @@ bool same(const nb::list& entries) {
   return true;
 }
 
+// Treatment and reason of each parameter (name, shape) on a route of the engine's.
+using RouteRow = std::tuple<std::string, std::string>;
+
+std::vector<RouteRow> route(
+    std::string_view name,
+    const std::vector<std::pair<std::string, std::vector<std::int64_t>>>& given) {
+  std::vector<Parameter> parameters;
+  for (const auto& [label, shape] : given) {
+    Parameter& p = parameters.emplace_back();
+    p.name = label;
+    p.value = {nullptr, Shape(shape), DType::f32};
+  }
+  std::vector<RouteRow> out;
+  for (const RoutedParameter& r : route_parameters(parameters, {route_from_string(name), {}})) {
+    out.emplace_back(to_string(r.treatment), r.reason);
+  }
+  return out;
+}
+
 void define(nb::module_& m) {
   make_errors(m);
   m.def("version", [] { return std::string(version()); });
@@ -100,6 +119,7 @@ void define(nb::module_& m) {
 #endif
   });
   m.def("same", &same);
+  m.def("route", &route);
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string>> out;
     for (const OptimizerInfo& info : list_optimizers()) out.emplace_back(info.name, info.summary);
@@ -117,11 +137,13 @@ void define(nb::module_& m) {
            nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
+      .def("lacks_grads", &Engine::lacks_grads)
       .def("bind_grad",
            nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))
       .def("set_number", &Engine::set_number)
       .def("set_text", &Engine::set_text)
       .def("set_stream", &Engine::set_stream)
+      .def("send_options", [](Engine& e) { e.optimizer().send_options(); })
       .def("step", &Engine::step)
       .def("check", &Engine::check)
       .def("steps_done", [](const Engine& e) { return e.optimizer().steps_done(); })
@@ -131,7 +153,6 @@ void define(nb::module_& m) {
       .def("workspace_bytes", [](const Engine& e) { return e.optimizer().workspace_bytes(); })
       .def("metadata", [](const Engine& e) { return e.optimizer().metadata(); })
       .def("skipped", [](const Engine& e) { return e.optimizer().skipped(); })
-      .def("routing_table", [](const Engine& e) { return e.optimizer().routing_table(); })
       .def("matrix_diagnostics", &matrix_diagnostics)
       .def("global_diagnostics", &global_diagnostics);
 }

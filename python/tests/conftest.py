@@ -4,6 +4,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ import torch
 import rode
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Problems and oracles of the engine's own tests, behind this folder's names.
+sys.path.append(str(ROOT / "tests" / "trajectory"))
+torch.set_num_threads(1)  # the problems are small, and other suites may run beside
 
 
 def find_cli() -> pathlib.Path | None:

@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from conftest import TinyModel, every_kind, same, train
+from torch.optim import lr_scheduler
 
 import rode
 
@@ -86,6 +87,48 @@ def test_lr_rho_follows_a_scheduler():
     assert step == pytest.approx(0.1 * plain["s"])
     assert coupled["rho"] - coupled["rho_next"] == pytest.approx(step / 4)
     assert free["rho"] - free["rho_next"] == pytest.approx(step)
+
+
+SCHEDULERS = {
+    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda t: 1 / (t + 1)),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda _: 0.9),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 2),
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [1, 3]),
+    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 2),
+    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, total_iters=3),
+    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.8),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 10),
+    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 6),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o,
+        [lr_scheduler.LinearLR(o, 0.1, total_iters=2), lr_scheduler.CosineAnnealingLR(o, 6)],
+        [2],
+    ),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, MADE_WITH, total_steps=10),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.1 * MADE_WITH, MADE_WITH, 3),
+}
+OWN_RATES = ("OneCycleLR", "CyclicLR")  # their initial_lr is not the optimizer's
+MADE_WITH = 1e-3
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_lr_rho_follows_every_scheduler_from_the_lr_of_construction(name):
+    p = torch.nn.Parameter(torch.eye(4) * 3)
+    p.grad = torch.eye(4)
+    optimizer = rode.RODE([p], lr=MADE_WITH, lr_rho=0.1)
+    scheduler = SCHEDULERS[name](optimizer)
+    group = optimizer.param_groups[0]
+    rates = set()
+    for _ in range(6):
+        optimizer.step()
+        moved = optimizer.diagnostics()["matrices"]["param.0"]
+        lr_rho = (moved["rho"] - moved["rho_next"]) / moved["s"]
+        start = MADE_WITH if name in OWN_RATES else group["initial_lr"]
+        assert lr_rho == pytest.approx(0.1 * group["lr"] / start, rel=1e-4)
+        rates.add(group["lr"])
+        scheduler.step()
+    assert len(rates) > 1
 
 
 @pytest.mark.parametrize(
@@ -215,6 +258,16 @@ def test_autograd_sees_that_weights_changed():
         loss.backward()
 
 
+def test_weights_without_a_gradient_have_not_changed_for_autograd():
+    p, q = (torch.nn.Parameter(torch.randn(3, 3)) for _ in range(2))
+    optimizer = rode.SGD([p, q])
+    p.grad = torch.ones(3, 3)
+    loss = (q * q).sum()
+    optimizer.step()
+    loss.backward()
+    assert torch.equal(q.grad, 2 * q.detach())
+
+
 def test_grad_scaler_skips_a_step_with_inf():
     p = torch.nn.Parameter(torch.ones(4, 4))
     optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
@@ -225,6 +278,33 @@ def test_grad_scaler_skips_a_step_with_inf():
         scaler.step(optimizer)
         scaler.update()
         assert torch.equal(p.detach(), torch.full((4, 4), 1.0 if bad else 0.0))
+
+
+def test_a_refused_step_raises_changes_nothing_and_is_counted():
+    p = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = rode.RODE([p])
+    assert optimizer.refused_steps() == 0
+    p.grad = torch.full((4, 4), float("nan"))
+    with pytest.raises(rode.Error, match=r"'param\.0' holds NaN or Inf"):
+        optimizer.step()
+    assert torch.equal(p.detach(), torch.ones(4, 4))
+    assert optimizer.refused_steps() == 1
+    optimizer.check()  # said already
+
+
+def test_options_may_be_sent_without_a_step():
+    p = torch.nn.Parameter(torch.ones(4))
+    p.grad = torch.ones(4)
+    optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
+    optimizer.send_options()  # before there is an engine
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.send_options()
+    optimizer.step()
+    assert torch.equal(p.detach(), torch.full((4,), -0.5))
+    optimizer.param_groups[0]["rounding"] = "stochastic"
+    with pytest.raises(rode.Error, match="fixed option"):
+        optimizer.send_options()
 
 
 def test_torch_compiled_model():

@@ -24,6 +24,19 @@ def test_stubs_name_what_the_module_has():
     assert methods - {"__init__"} == {n for n in dir(_engine.Engine) if not n.startswith("_")}
 
 
+def test_types_check(tmp_path):
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    options = [
+        "--strict",
+        "--allow-untyped-decorators",
+        "--follow-imports=silent",
+        f"--cache-dir={tmp_path}",
+    ]
+    command = [sys.executable, "-m", "mypy", *options, str(ROOT / "python/rode")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_of_the_engine_has_the_same_default_here(kind):
     assert "::\n" in kind.__doc__  # the recurrence

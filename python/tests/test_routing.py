@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rule steps which parameter of a module."""
 
+import copy
+import re
+
 import pytest
 import torch
 from conftest import TinyModel
@@ -156,7 +159,52 @@ def test_a_vector_under_the_matrix_rule_is_refused_by_name():
         optimizer.step()
 
 
-def test_the_table_names_rule_and_reason():
-    table = rode.RODE(TinyModel()).routing_table()
-    assert "inner.weight" in table
-    assert "rest" in table
+def reasons(optimizer):
+    """Name -> (rule, reason) of the table."""
+    lines = optimizer.routing_table().splitlines()
+    assert lines[0].split() == ["parameter", "shape", "rule", "reason"]
+    rows = [re.split(r"  +", line) for line in lines[1:]]
+    return {name: (rule, reason) for name, _, rule, reason in rows}
+
+
+def test_the_table_names_the_reason_of_every_parameter():
+    model = TinyModel()
+    model.conv = Conv1D(4, 3)
+    model.wte = nn.Parameter(torch.randn(3, 3))
+    model.tied = nn.Embedding(4, 3)
+    model.tied_out = nn.Linear(3, 4, bias=False)
+    model.tied_out.weight = model.tied.weight
+    groups = rode.param_groups(model, overrides={"inner.*": "rest", "outer.weight": "matrix"})
+    assert reasons(rode.RODE(groups)) == {
+        "wte": ("rest", "its name"),
+        "embed.weight": ("rest", "Embedding"),
+        "inner.weight": ("rest", "override 'inner.*'"),
+        "inner.bias": ("rest", "override 'inner.*'"),
+        "norm.weight": ("rest", "rank 1"),
+        "norm.bias": ("rest", "rank 1"),
+        "outer.weight": ("matrix", "override 'outer.weight'"),
+        "head.weight": ("rest", "head"),
+        "conv.weight": ("matrix", "Conv1D"),
+        "conv.bias": ("rest", "rank 1"),
+        "tied.weight": ("rest", "Embedding, tied"),
+    }
+    assert reasons(rode.RODE(model, route="vision"))["inner.weight"] == ("matrix", "rank 2")
+
+
+def test_the_table_of_groups_without_a_module():
+    p, q = nn.Parameter(torch.randn(3, 3)), nn.Parameter(torch.randn(3))
+    assert reasons(rode.RODE([("wte", p), ("bias", q)])) == {
+        "wte": ("rest", "named 'wte'"),
+        "bias": ("rest", "rank 1"),
+    }
+    assert reasons(rode.RODE([{"params": [p], "rule": "rest"}, {"params": [q]}])) == {
+        "param.0": ("rest", "its group has rule='rest'"),
+        "param.1": ("rest", "rank 1"),
+    }
+    assert reasons(rode.SGD([p]))["param.0"] == ("matrix", "one rule for all")
+
+
+def test_reasons_are_no_part_of_groups_and_survive_a_copy():
+    optimizer = rode.RODE(TinyModel())
+    assert all("reasons" not in group for group in optimizer.state_dict()["param_groups"])
+    assert copy.deepcopy(optimizer).routing_table() == optimizer.routing_table()

@@ -67,8 +67,8 @@ class Backend {
   virtual std::size_t workspace_bytes() const = 0;
 
   // Pointers, gradient types, `active` or constants of jobs have changed since the last
-  // step. A graph that holds a step, the caller's own too, sees the new ones from the next
-  // step outside of a capture on.
+  // step. A graph of the caller's that holds a step sees new constants; its pointers, types and
+  // flags are those of its capture.
   virtual void refresh(JobList& jobs) = 0;
   // Measures every active job, gates, and steps those that pass. A deferred backend only
   // enqueues that. Where its stream is being captured by the caller, multiplier and

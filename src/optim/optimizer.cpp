@@ -45,8 +45,7 @@ void Optimizer::step(double multiplier) {
   check_multiplier("step", multiplier);
   impl_->gate_missing();
   Backend& backend = *impl_->backend;
-  if (impl_->changed) backend.refresh(impl_->jobs);
-  impl_->changed = false;
+  send_options();
   backend.step(impl_->jobs,
                {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
   if (!backend.deferred()) check();
@@ -62,6 +61,11 @@ void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
 void Optimizer::set_multiplier(double multiplier) {
   check_multiplier("set multiplier", multiplier);
   impl_->backend->set_multiplier(multiplier);
+}
+
+void Optimizer::send_options() {
+  if (impl_->changed) impl_->backend->refresh(impl_->jobs);
+  impl_->changed = false;
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {

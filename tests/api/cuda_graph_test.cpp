@@ -76,13 +76,24 @@ class OnStream {
     for (auto& grad : grads_) grad->upload();
     EXPECT_CUDA(cudaDeviceSynchronize());
   }
-  void capture() {
-    EXPECT_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  void capture(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    EXPECT_CUDA(cudaStreamBeginCapture(stream_, mode));
+    optimizer->set_stream(stream_);
     optimizer->step();
     cudaGraph_t graph = nullptr;
     EXPECT_CUDA(cudaStreamEndCapture(stream_, &graph));
     EXPECT_CUDA(cudaGraphInstantiate(&graph_, graph, 0));
     EXPECT_CUDA(cudaGraphDestroy(graph));
+  }
+  // To fresh memory; the old keeps what it holds.
+  void move_grads() {
+    const std::vector<Parameter> parameters = model_.parameters();
+    for (std::size_t i = 0; i < grads_.size(); ++i) {
+      const ConstTensorView& grad = parameters[i].grad;
+      kept_.push_back(std::move(grads_[i]));
+      grads_[i] = std::make_unique<GuardedArray>(grad.data, grad.bytes());
+    }
+    bind();
   }
   // New gradients, as a framework binds them before every step.
   void bind() {
@@ -110,7 +121,7 @@ class OnStream {
   test::Model model_;
   cudaStream_t stream_;
   cudaGraphExec_t graph_ = nullptr;
-  std::vector<std::unique_ptr<GuardedArray>> values_, grads_;
+  std::vector<std::unique_ptr<GuardedArray>> values_, grads_, kept_;
 };
 
 void expect_same_outcome(OnStream& a, OnStream& b) {
@@ -297,26 +308,91 @@ TEST_P(CudaGraph, ACaptureBeforeTheFirstStepAndAMultiplierInsideOneAreRefused) {
   EXPECT_EQ(run.optimizer->steps_done(), 2);
 }
 
-// A copy from host memory would be captured with it, and made again at every replay.
-TEST(CudaGraphBinding, AChangeDuringACaptureReachesReplaysWithTheNextStepOutside) {
+constexpr const char* kTables[] = {"rode", "adamw", "adafactor"};  // each has tables of its own
+
+TEST(CudaGraphBinding, OptionsOfReplaysAreThoseOfTheCaptureOrSentSince) {
   RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
   const Stream stream;
-  for (const char* name : {"rode", "adamw", "adafactor"}) {
+  for (const char* name : kTables) {
     SCOPED_TRACE(name);
     OnStream direct(Method::by_name(name), stream), captured(Method::by_name(name), stream);
     direct.draw(0);
-    for (int t = 0; t < 2; ++t) direct.optimizer->step();
-    direct.optimizer->set_option(0, "lr", 0.02);
-    for (int t = 0; t < 2; ++t) direct.optimizer->step();
+    direct.optimizer->step();
+    for (const double lr : {0.02, 0.03, 0.04}) {
+      direct.optimizer->set_option(0, "lr", lr);
+      for (int t = 0; t < 2; ++t) direct.optimizer->step();
+    }
     captured.draw(0);
     captured.optimizer->step();
     captured.optimizer->set_option(0, "lr", 0.02);
     captured.capture();
-    captured.replay();
+    for (int t = 0; t < 2; ++t) captured.replay();
+    captured.optimizer->set_option(0, "lr", 0.03);
+    captured.optimizer->send_options();
+    for (int t = 0; t < 2; ++t) captured.replay();
+    captured.optimizer->set_option(0, "lr", 0.04);
     captured.optimizer->step();
     captured.replay();
     expect_same_outcome(captured, direct);
   }
+}
+
+// As a framework does it: gradients are made anew in the capture, and by every step outside.
+TEST(CudaGraphBinding, GradientsOfReplaysAreThoseOfTheCapture) {
+  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  const Stream stream;
+  for (const char* name : kTables) {
+    SCOPED_TRACE(name);
+    OnStream direct(Method::by_name(name), stream), captured(Method::by_name(name), stream);
+    captured.draw(7);
+    captured.optimizer->step();
+    captured.move_grads();
+    captured.draw(1);
+    captured.capture();
+    captured.replay();
+    captured.move_grads();
+    captured.draw(2);
+    captured.optimizer->step();
+    captured.replay();  // of draw 1 again
+    for (const int t : {7, 1, 2, 1}) {
+      direct.draw(t);
+      direct.optimizer->step();
+    }
+    expect_same_outcome(captured, direct);
+  }
+}
+
+TEST(CudaGraphBinding, TheCapturedStreamMayBeAnotherThanThatOfTheStepsBefore) {
+  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  const Stream first, second;
+  for (const char* name : kTables) {
+    SCOPED_TRACE(name);
+    OnStream direct(Method::by_name(name), second), captured(Method::by_name(name), second);
+    for (OnStream* run : {&direct, &captured}) run->draw(0);
+    captured.optimizer->set_stream(first.get());
+    captured.optimizer->step();
+    captured.capture(cudaStreamCaptureModeGlobal);  // of the second, as PyTorch does it
+    for (int t = 0; t < 2; ++t) captured.replay();
+    captured.optimizer->set_stream(first.get());
+    captured.optimizer->step();
+    for (int t = 0; t < 4; ++t) direct.optimizer->step();
+    expect_same_outcome(captured, direct);
+  }
+}
+
+TEST(CudaGraphBinding, AStreamThatIsBeingCapturedIsNotLeft) {
+  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  const Stream first, second;
+  OnStream run(Method::by_name("rode"), first);
+  run.draw(0);
+  run.optimizer->step();
+  EXPECT_CUDA(cudaStreamBeginCapture(first.get(), cudaStreamCaptureModeGlobal));
+  expect_error([&] { run.optimizer->set_stream(second.get()); }, ErrorKind::invalid_argument,
+               {"captured"});
+  cudaGraph_t graph = nullptr;
+  EXPECT_CUDA(cudaStreamEndCapture(first.get(), &graph));
+  EXPECT_CUDA(cudaGraphDestroy(graph));
+  run.optimizer->set_stream(second.get());
 }
 
 }  // namespace

@@ -60,11 +60,19 @@ struct Tile {
   }
 };
 
+// Where weights and gradients lie, the table of jobs says: a graph of the caller's has its own.
+__device__ AdafactorTask task_of(const AdafactorArgs& args, std::int32_t index) {
+  AdafactorTask task = args.tasks[index];
+  task.weight = args.jobs[index].weight;
+  task.grad = args.jobs[index].grad;
+  return task;
+}
+
 // Sums of squares of the tile's rows and columns, from one reading.
 __global__ void __launch_bounds__(kThreads) sum_lines(AdafactorArgs args) {
   const AdafactorChunk chunk = args.tiles[blockIdx.x];
   if (gated(args, chunk.task)) return;
-  const AdafactorTask task = args.tasks[chunk.task];
+  const AdafactorTask task = task_of(args, chunk.task);
   __shared__ double shared[kWarps][kAdafactorTileCols];
   const Tile tile(task, chunk.index);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -257,7 +265,7 @@ struct Squares {
 __global__ void __launch_bounds__(kThreads) sum_squares(AdafactorArgs args) {
   const AdafactorChunk chunk = args.chunks[blockIdx.x];
   if (gated(args, chunk.task)) return;
-  const AdafactorTask task = args.tasks[chunk.task];
+  const AdafactorTask task = task_of(args, chunk.task);
   Squares own;
   visit<true>(args, task, chunk.index, own);
   const double sum = block_sum<kThreads>(own.sum);
@@ -296,7 +304,7 @@ struct Writer {
 __global__ void __launch_bounds__(kThreads) write_weights(AdafactorArgs args) {
   const AdafactorChunk chunk = args.chunks[blockIdx.x];
   if (gated(args, chunk.task)) return;
-  const AdafactorTask task = args.tasks[chunk.task];
+  const AdafactorTask task = task_of(args, chunk.task);
   Writer own{
       task, args.writes[chunk.task], stream_of_step(task.weight.stream, args.control->step), {}};
   visit<false>(args, task, chunk.index, own);

@@ -17,15 +17,9 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 std::int64_t element_count(const AdafactorJob& job) { return job.planes * job.rows * job.cols; }
 
-std::int32_t is_bf16(DType dtype) { return dtype == DType::bf16 ? 1 : 0; }
-
 // What may change from step to step.
 void bind(AdafactorTask& task, const AdafactorJob& job) {
-  task.weight = {job.weight.data, job.weight.low_bits, job.weight.stream, is_bf16(job.weight.dtype),
-                 job.weight.rounding};
-  // Nothing writes to gradients; one kind of view serves all arrays.
-  task.grad = {const_cast<void*>(job.grad.data), is_bf16(job.grad.dtype)};
-  task.exp_avg_sq = {job.exp_avg_sq.data, is_bf16(job.exp_avg_sq.dtype)};
+  task.exp_avg_sq = {job.exp_avg_sq.data, job.exp_avg_sq.dtype == DType::bf16 ? 1 : 0};
   task.row = job.row;
   task.col = job.col;
   task.step = job.step;
@@ -113,13 +107,14 @@ void AdafactorSteps::refresh(const std::deque<AdafactorJob>& jobs, cudaStream_t 
   uploads_.send(device_tasks_, stream);
 }
 
-void AdafactorSteps::enqueue(const Control* control, JobResult* results,
+void AdafactorSteps::enqueue(const Control* control, const JobEntry* entries, JobResult* results,
                              cudaStream_t stream) const {
   const auto rows = [](const DeviceBuffer& table, std::size_t size) {
     return static_cast<std::int64_t>(table.bytes() / size);
   };
   AdafactorArgs args{};
   args.tasks = device_tasks_.as<const AdafactorTask>();
+  args.jobs = entries;
   args.chunks = chunks_.as<const AdafactorChunk>();
   args.tiles = tiles_.as<const AdafactorChunk>();
   args.lines = lines_.as<const AdafactorChunk>();

@@ -38,7 +38,7 @@ std::int64_t adafactor_lines(const AdafactorJob& job);
 
 // One job as the kernels see it. The last fields say where its partial sums begin.
 struct AdafactorTask {
-  WeightView weight;
+  WeightView weight;  // this and the next: set by the kernels, from the job
   ArrayView grad;
   ArrayView exp_avg_sq;
   float *row, *col;
@@ -61,6 +61,7 @@ struct AdafactorChunk {
 // What every launch gets, by value; all pointers are the device's.
 struct AdafactorArgs {
   const AdafactorTask* tasks;
+  const JobEntry* jobs;  // one a task
   const AdafactorChunk *chunks, *tiles, *lines;
   std::int64_t task_count, chunk_count, tile_count, line_count;
   double* line_parts;             // sums of squares of rows and columns by tile, sums of new rows
@@ -77,12 +78,13 @@ class AdafactorSteps {
  public:
   AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_t stream);
 
-  // Pointers, types and constants of the jobs, as they are now.
+  // State and constants of the jobs, as they are now.
   void refresh(const std::deque<AdafactorJob>& jobs, cudaStream_t stream);
-  // After the gate, which has advanced the counters of live jobs. `results`: of the first of
-  // these jobs. Reads nothing on the host, and launches the same in every step: it may be
-  // captured.
-  void enqueue(const Control* control, JobResult* results, cudaStream_t stream) const;
+  // After the gate, which has advanced the counters of live jobs. `entries`, `results`: of
+  // the first of these jobs. Reads nothing on the host, and launches the same in every step: it
+  // may be captured.
+  void enqueue(const Control* control, const JobEntry* entries, JobResult* results,
+               cudaStream_t stream) const;
   std::size_t workspace_bytes() const;
 
  private:

@@ -46,13 +46,18 @@ class CudaBackend final : public Backend {
   void set_step(std::int64_t step) override;
 
  private:
-  bool capturing() const;
+  static bool capturing(cudaStream_t stream);
+  bool capturing() const { return capturing(stream_); }
   void check_memory(const JobList& jobs);
   void check_memory(const void* data, std::string_view kind, std::optional<std::size_t> parameter);
   void send_wishes(double multiplier, bool refuse_all);
+  void send_tables(JobList& jobs, cudaStream_t stream);
+  // After all that is enqueued on stream_: what the next stream, or a capture, waits for.
+  void note_order();
   // Everything of a step that can be captured, on `main` and on side_.
-  void enqueue(cudaStream_t main);
-  void enqueue_matrices(cudaStream_t main);
+  void enqueue(const StepView& view, cudaStream_t main);
+  void enqueue_matrices(const StepView& view, cudaStream_t main);
+  void step_captured(JobList& jobs);
   void record_graph();
   void try_record_graph();
 

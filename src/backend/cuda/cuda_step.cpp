@@ -11,30 +11,47 @@
 
 namespace rode::cuda {
 
-bool CudaBackend::capturing() const {
+bool CudaBackend::capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  RODE_CUDA_CHECK(cudaStreamIsCapturing(stream_, &status));
+  RODE_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
 }
 
 void CudaBackend::refresh(JobList& jobs) {
   const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
   check_memory(jobs);
   tables_->refresh(jobs);
   adafactor_changed_ = adafactor_ != nullptr;
-  // A copy must not become part of the caller's graph: the next step outside sends it.
-  if (capturing()) return;
-  tables_->upload(stream_);
-  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream_);
+  if (capturing()) return;  // a copy would become part of the caller's graph; step() sees to it
+  send_tables(jobs, stream_);
+  note_order();
+}
+
+void CudaBackend::send_tables(JobList& jobs, cudaStream_t stream) {
+  tables_->upload(stream);
+  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream);
   adafactor_changed_ = false;
 }
+
+void CudaBackend::note_order() { RODE_CUDA_CHECK(cudaEventRecord(order_.get(), stream_)); }
 
 void CudaBackend::set_stream(void* stream) {
   const DeviceGuard guard(device_);
   auto* next = static_cast<cudaStream_t>(stream);
   if (next == stream_) return;
-  RODE_CUDA_CHECK(cudaEventRecord(order_.get(), stream_));
-  RODE_CUDA_CHECK(cudaStreamWaitEvent(next, order_.get(), 0));
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set stream",
+                "the stream of the steps so far is being captured; end the capture first");
+  }
+  if (capturing(next)) {
+    // It cannot wait for what is outside of its capture; the host can.
+    const RelaxedCapture relaxed;
+    RODE_CUDA_CHECK(cudaEventSynchronize(order_.get()));
+  } else {
+    note_order();
+    RODE_CUDA_CHECK(cudaStreamWaitEvent(next, order_.get(), 0));
+  }
   stream_ = next;
 }
 
@@ -53,15 +70,16 @@ void CudaBackend::set_multiplier(double multiplier) {
                 "before or after the capture");
   }
   send_wishes(multiplier, refuse_all_);
+  note_order();
 }
 
 void CudaBackend::set_step(std::int64_t step) {
   const DeviceGuard guard(device_);
   launch_set_step(tables_->view().control, step, stream_);
+  note_order();
 }
 
-void CudaBackend::enqueue_matrices(cudaStream_t main) {
-  const StepView& view = tables_->view();
+void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main) {
   float* start_scale = newton_schulz_ != nullptr ? newton_schulz_->start_scale() : nullptr;
   const NsSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
   for (const MatrixGroup& group : tables_->groups()) {
@@ -75,8 +93,7 @@ void CudaBackend::enqueue_matrices(cudaStream_t main) {
   }
 }
 
-void CudaBackend::enqueue(cudaStream_t main) {
-  const StepView& view = tables_->view();
+void CudaBackend::enqueue(const StepView& view, cudaStream_t main) {
   launch_measure(view, tables_->all_chunks(), main);
   launch_settle(view, main);
 
@@ -90,10 +107,11 @@ void CudaBackend::enqueue(cudaStream_t main) {
   }
   launch_element(view, tables_->element_chunks(), side);
   if (adafactor_ != nullptr) {
-    adafactor_->enqueue(view.control, view.results + tables_->adafactor_from(), side);
+    const std::int32_t first = tables_->adafactor_from();
+    adafactor_->enqueue(view.control, view.jobs + first, view.results + first, side);
   }
   if (branch) RODE_CUDA_CHECK(cudaEventRecord(join_.get(), side));
-  enqueue_matrices(main);
+  enqueue_matrices(view, main);
   if (branch) RODE_CUDA_CHECK(cudaStreamWaitEvent(main, join_.get(), 0));
   launch_finish(view, main);
 }
@@ -102,7 +120,7 @@ void CudaBackend::record_graph() {
   RODE_CUDA_CHECK(cudaStreamBeginCapture(record_.get(), cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    enqueue(record_.get());
+    enqueue(tables_->view(), record_.get());
   } catch (...) {
     ignore(cudaStreamEndCapture(record_.get(), &graph));
     if (graph != nullptr) ignore(cudaGraphDestroy(graph));
@@ -131,36 +149,50 @@ void CudaBackend::try_record_graph() {
   }
 }
 
+// The options go into the tables that all steps share: a step outside, or send_options, changes
+// them for replays too. The tensors go into a table of the graph's own, because a framework
+// makes the gradients of a capture anew, and those of later steps lie elsewhere.
+void CudaBackend::step_captured(JobList& jobs) {
+  if (!stepped_) {
+    throw Error(ErrorKind::invalid_argument, "step",
+                "the stream is being captured, but no step was made before, so that kernels and "
+                "memory are not ready; step once outside of the capture");
+  }
+  StepView view;
+  {
+    const RelaxedCapture relaxed;
+    RODE_CUDA_CHECK(cudaEventSynchronize(order_.get()));  // steps on their way read the tables
+    tables_->refresh_active(jobs);
+    send_tables(jobs, record_.get());
+    view = tables_->frozen(record_.get());
+    RODE_CUDA_CHECK(cudaStreamSynchronize(record_.get()));
+  }
+  enqueue(view, stream_);
+}
+
 void CudaBackend::step(JobList& jobs, const StepContext& context) {
   const DeviceGuard guard(device_);
   if (soap_ != nullptr) check_soap_stream(stream_);
   if (capturing()) {
-    if (!stepped_) {
-      throw Error(ErrorKind::invalid_argument, "step",
-                  "the stream is being captured, but no step was made before: gradients and "
-                  "options are not on the device yet; step once outside of the capture");
-    }
-    // A replay reads tables, multiplier and flags from device memory.
-    enqueue(stream_);
+    step_captured(jobs);
     return;
   }
   tables_->refresh_active(jobs);
-  tables_->upload(stream_);
-  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream_);
-  adafactor_changed_ = false;
+  send_tables(jobs, stream_);
   send_wishes(context.multiplier, context.refuse_all);
   if (graph_ != nullptr) {
     RODE_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
   } else {
     // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
     // launches, which can be waited for one by one.
-    enqueue(stream_);
+    enqueue(tables_->view(), stream_);
     if (!synchronises() && !plain_) try_record_graph();
   }
   if (soap_ != nullptr) {
     const StepView& view = tables_->view();
     soap_->step(jobs.soap, view.control, view.results + tables_->soap_from(), stream_);
   }
+  note_order();
   stepped_ = true;
 }
 

@@ -62,6 +62,10 @@ DeviceGuard::~DeviceGuard() {
   if (before_ >= 0) ignore(cudaSetDevice(before_));
 }
 
+RelaxedCapture::RelaxedCapture() { RODE_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+RelaxedCapture::~RelaxedCapture() { ignore(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
 TableUploads::TableUploads(std::size_t bytes) {
   for (Copy& copy : copies_) {
     copy.memory = PinnedBuffer(bytes);

@@ -109,6 +109,19 @@ class DeviceGuard {
   int before_ = -1;
 };
 
+// While it lives, this thread may allocate and wait although some stream is being captured: for
+// calls that have nothing to do with that stream.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // Uploads of a table that changes between steps, from pinned copies of it: the host fills one
 // while those before are still travelling.
 class TableUploads {

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kChunkThreads, 4) form(Args args) {
   const Slot slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
                   step.inverse_norm};
   const Walk chunk(job.rows, job.cols, entry.index);
-  const bool vector = matrix.slot_vector != 0;
+  const bool vector = job.slot_vector != 0;
   double sum = 0;
   if (matrix.muon == 0) {
     sum = form_chunk(job, slot, vector, chunk, RodeForm(matrix, step), true, false);

@@ -240,7 +240,7 @@ void JobTables::refresh(const JobList& jobs) {
   for (const RodeJob& job : jobs.rode) fill(matrices_[at++], job);
   for (const MuonJob& job : jobs.muon) fill(matrices_[at++], job);
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    matrices_[i].slot_vector = slot_in_fours(jobs_[i], matrices_[i]) ? 1 : 0;
+    jobs_[i].slot_vector = slot_in_fours(jobs_[i], matrices_[i]) ? 1 : 0;
   }
   at = 0;
   for (const ElementJob& job : jobs.element) fill(elements_[at++], job);
@@ -268,6 +268,13 @@ void JobTables::upload(cudaStream_t stream) {
   changed_ = false;
 }
 
+StepView JobTables::frozen(cudaStream_t stream) {
+  frozen_.push_back(upload_table(jobs_, stream));
+  StepView view = view_;
+  view.jobs = frozen_.back().as<JobEntry>();
+  return view;
+}
+
 JobTables::Report JobTables::report(cudaStream_t stream) {
   RODE_CUDA_CHECK(cudaMemcpyAsync(read_back_.data(), reported_.data(), reported_.bytes(),
                                   cudaMemcpyDeviceToHost, stream));
@@ -279,8 +286,10 @@ JobTables::Report JobTables::report(cudaStream_t stream) {
 }
 
 std::size_t JobTables::bytes() const {
-  return chunk_table_.bytes() + matrix_chunk_table_.bytes() + matrix_table_.bytes() +
-         entries_.bytes() + reported_.bytes() + scratch_.bytes();
+  std::size_t bytes = chunk_table_.bytes() + matrix_chunk_table_.bytes() + matrix_table_.bytes() +
+                      entries_.bytes() + reported_.bytes() + scratch_.bytes();
+  for (const DeviceBuffer& jobs : frozen_) bytes += jobs.bytes();
+  return bytes;
 }
 
 }  // namespace rode::cuda

@@ -43,6 +43,10 @@ class JobTables {
   // Uploads where something has changed, in the order of the stream.
   void upload(cudaStream_t stream);
 
+  // A view with a table of jobs of its own: its tensors stay the ones bound now, for a graph of
+  // the caller's. Allocates, and waits for the stream.
+  StepView frozen(cudaStream_t stream);
+
   // What the last step left: waits for the stream. Valid until the next call.
   struct Report {
     const Control* control;
@@ -74,6 +78,7 @@ class JobTables {
   DeviceBuffer entries_;                                          // jobs, matrices, elements
   DeviceBuffer reported_;  // control, results, steps of matrices
   DeviceBuffer scratch_;
+  std::vector<DeviceBuffer> frozen_;               // job tables of the caller's graphs
   std::size_t matrices_at_ = 0, elements_at_ = 0;  // within entries_
   std::size_t results_at_ = 0, steps_at_ = 0;      // within reported_
 

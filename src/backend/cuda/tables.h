@@ -62,7 +62,8 @@ enum class Sums : std::int32_t {
   three,     // and with a third array T: <T,T>, <B,T>, <g,T>
 };
 
-// Over jobs.
+// Over jobs. Everything that depends on where tensors lie is here: a graph of the caller's has
+// this table to itself, and shares the others.
 struct JobEntry {
   WeightView weight;
   ArrayView grad;
@@ -77,7 +78,8 @@ struct JobEntry {
   std::int32_t parameter;
   std::int32_t active;
   Sums sums;
-  std::int32_t vector;  // all arrays can be read in aligned runs of four
+  std::int32_t vector;       // all arrays can be read in aligned runs of four
+  std::int32_t slot_vector;  // and those of a matrix together with its slot
 };
 
 // One chunk of one job; its first element is kChunk * index.
@@ -93,11 +95,9 @@ struct MatrixEntry {
   void* kernel;
   std::int64_t slot_stride;
   NsDType slot_dtype;
-  std::int32_t ns;           // index into start_scale() and sums()
-  std::int32_t iterates;     // false: the start is the kernel
-  std::int32_t slot_vector;  // arrays and slot can be walked in aligned runs of four
-  std::int32_t muon;         // which of the two below holds
-  std::int32_t pad;
+  std::int32_t ns;        // index into start_scale() and sums()
+  std::int32_t iterates;  // false: the start is the kernel
+  std::int32_t muon;      // which of the two below holds
   rules::RodeConstants rode;
   rules::RodeScalarState state;
   rules::MuonConstants muon_constants;

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kChunkThreads, 5) write(Args args) {
     const Kernel x{kernel ? matrix.kernel : nullptr, kernel ? matrix.slot_stride : job.stride,
                    matrix.slot_dtype};
     moved = write_chunk(job, x, {step.on_w, kernel ? step.on_x : 0.0F, step.stream},
-                        matrix.slot_vector != 0, Walk(job.rows, job.cols, entry.index));
+                        job.slot_vector != 0, Walk(job.rows, job.cols, entry.index));
   }
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kChunkThreads>(sums);
