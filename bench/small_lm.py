@@ -40,8 +40,10 @@ from small_lm_study import Refused, Study, execute
 from small_lm_train import Settings, start_worker
 
 
-def check_device(device: str) -> None:
+def check_device(device: str, graph: bool) -> None:
     if device != "cuda":
+        if graph:
+            raise Refused("--graph needs --device cuda")
         return
     if not torch.cuda.is_available():
         raise Refused(f"--device cuda, but torch {torch.__version__} finds no CUDA device")
@@ -81,7 +83,9 @@ def overrides(given: list[str]) -> dict[str, dict[str, Any]]:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     shape = Shape()
-    settings = Settings(init=options.init, bf16=options.bf16, compile=options.compile)
+    settings = Settings(
+        init=options.init, bf16=options.bf16, compile=options.compile, graph=options.graph
+    )
     changes: dict[str, Any] = {}
     if options.quick:
         shape = dataclasses.replace(shape, layers=2, width=64, heads=2, hidden=128, context=64)
@@ -94,7 +98,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    check_device(options.device)
+    check_device(options.device, options.graph)
     names = options.optimizers.split(",") if options.optimizers else list(small_lm_plan.ENTRIES)
     for name in names:
         if name not in small_lm_plan.ENTRIES:
@@ -171,6 +175,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     run.add_argument("--quick", action="store_true", help="a tiny model and 20 steps")
     run.add_argument("--bf16", action="store_true", help="autocast to bf16")
     run.add_argument("--compile", action="store_true", help="torch.compile the model")
+    run.add_argument("--graph", action="store_true", help="CUDA graph of forward and backward")
     run.add_argument("--max-seconds", type=float, help="start no run after this time")
     run.add_argument("--set", action="append", default=[], metavar="OPTIMIZER.KEY=VALUE")
 

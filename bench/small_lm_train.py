@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class Settings:
     valid_windows: int = 1024
     bf16: bool = False
     compile: bool = False
+    graph: bool = False
 
 
 def multiplier(step: int, warmup: int, steps: int) -> float:
@@ -80,6 +82,46 @@ def validate(model: torch.nn.Module, batches: Batches, context: Any, stride: int
     return (torch.stack(sums).sum() / len(chosen)).item()
 
 
+Gradients = Callable[[torch.Tensor], torch.Tensor]
+
+
+def eager(model: torch.nn.Module, batches: Batches, context: Any) -> Gradients:
+    """From the offsets of a batch to its loss, and the gradients of the model as they are then."""
+
+    def gradients(starts: torch.Tensor) -> torch.Tensor:
+        tokens, targets = batches.cut(batches.train, starts)
+        model.zero_grad()
+        with context():
+            loss = loss_of(model, tokens, targets)
+        loss.backward()
+        return loss.detach()
+
+    return gradients
+
+
+def captured(gradients: Gradients, model: torch.nn.Module, starts: torch.Tensor) -> Gradients:
+    """The same as one CUDA graph: a small model is otherwise bound by its launches."""
+    static = starts.clone()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # lazy initialisation must be over before a capture
+            gradients(static)
+    torch.cuda.current_stream().wait_stream(side)
+    # Without gradients at the start, every replay writes them anew instead of adding to them.
+    model.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = gradients(static)
+
+    def replay(starts: torch.Tensor) -> torch.Tensor:
+        static.copy_(starts)
+        graph.replay()
+        return loss
+
+    return replay
+
+
 def _curve(losses: torch.Tensor, done: int, points: int = 50) -> list[list[float | None]]:
     """Means over equal stretches of steps: [last step of the stretch, mean]."""
     values = losses[:done].cpu().double()
@@ -111,9 +153,13 @@ def train(run: Run, settings: Settings, batches: Batches, options: dict[str, Any
     def context() -> Any:
         if not settings.bf16:
             return contextlib.nullcontext()
-        return torch.autocast(device.type, dtype=torch.bfloat16)
+        # A cast that is cached outside of a graph would not be made anew in it.
+        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=not settings.graph)
 
     offsets = batches.offsets(run.seed, settings.steps)
+    gradients = eager(forward, batches, context)
+    if settings.graph:
+        gradients = captured(gradients, model, offsets[0])
     losses = torch.zeros(settings.steps, device=device)
     every = max(1, settings.steps // settings.evaluations)
     curve: list[list[float | None]] = []
@@ -121,12 +167,7 @@ def train(run: Run, settings: Settings, batches: Batches, options: dict[str, Any
     done = 0
     try:
         for step in range(settings.steps):
-            tokens, targets = batches.cut(batches.train, offsets[step])
-            optimizer.zero_grad()
-            with context():
-                loss = loss_of(forward, tokens, targets)
-            loss.backward()
-            losses[step] = loss.detach()  # read later: nothing waits for the device
+            losses[step] = gradients(offsets[step])  # read later: nothing waits for the device
             optimizer.step()
             scheduler.step()
             done = step + 1
