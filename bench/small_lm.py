@@ -115,7 +115,8 @@ def run_command(options: argparse.Namespace) -> int:
         "device": options.device,
         "set": overrides(options.set),
     }
-    study = Study(options.out, config, names)
+    # As a file holds it: a list where a tuple was given.
+    study = Study(options.out, json.loads(json.dumps(config)), names)
     study.environment = environment(options.device)
     jobs = options.jobs or (8 if options.device == "cuda" else 1)
     threads = max(1, (os.cpu_count() or 1) // jobs)

@@ -3,6 +3,7 @@
 
 import json
 import lzma
+import os
 import subprocess
 import sys
 
@@ -37,9 +38,19 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads cost more than they bring on matrices of 32."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def run(*arguments, code=0):
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
