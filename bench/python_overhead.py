@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Python step costs over the engine's own, for 100 small parameters on one thread.
 
-Usage: python bench/python_overhead.py [PARAMETERS]
+Usage: python bench/python_overhead.py [--parameters N] [--out FILE]
 """
 
-import sys
+import argparse
+import json
+import pathlib
 import time
 
 import torch
@@ -39,15 +41,23 @@ def measure(kind, count: int, scheduled: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--parameters", type=int, default=100)
+    parser.add_argument("--out", type=pathlib.Path, help="write the figures there as JSON")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{count} parameters of 8 x 8, one thread, medians in us")
+    print(f"{args.parameters} parameters of 8 x 8, one thread, medians in us")
     print(f"{'':<20}{'engine':>8}{'python':>8}{'over':>8}")
+    rows = []
     for kind in (rode.SGD, rode.AdamW, rode.Muon, rode.RODE):
         for scheduled in (False, True):
-            engine, python = measure(kind, count, scheduled)
+            engine, python = measure(kind, args.parameters, scheduled)
             name = kind.__name__ + (", scheduled" if scheduled else "")
             print(f"{name:<20}{engine:>8.1f}{python:>8.1f}{python - engine:>8.1f}")
+            rows.append({"step": name, "engine_us": engine, "python_us": python})
+    if args.out is not None:
+        report = {"parameters": args.parameters, "torch": torch.__version__, "rows": rows}
+        args.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
