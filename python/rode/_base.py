@@ -141,9 +141,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        binding = self._binding
-        if binding is None or not binding.follow(self.param_groups, self.state):
-            binding = self._build()
+        binding = self._bound()
         if not self._send_options(binding):
             binding = self._build()
         binding.step()
@@ -161,6 +159,13 @@ class EngineOptimizer(torch.optim.Optimizer):
             )
         self._binding.follow_stream()
         self._binding.engine.send_options()
+
+    def _bound(self) -> Binding:
+        """The engine on the parameters and the state as they are now."""
+        binding = self._binding
+        if binding is not None and binding.follow(self.param_groups, self.state):
+            return binding
+        return self._build()
 
     def _build(self) -> Binding:
         refuse_capture(self.param_groups)
@@ -271,11 +276,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++
         library read. For safetensors: save_file(optimizer.named_state(), path,
         optimizer.metadata()). The tensors are those of `state`, not copies."""
-        return dict((self._binding or self._build()).named_state)
+        return dict(self._bound().named_state)
 
     def metadata(self) -> dict[str, str]:
         """What belongs into a file beside `named_state`: the step count, the optimizer."""
-        return (self._binding or self._build()).settled().metadata()
+        return self._bound().settled().metadata()
 
     @torch.no_grad()
     def load_named_state(
@@ -283,7 +288,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Copies what `named_state` gave, or raises and copies nothing. Other names than
         "state." are ignored, so a file may hold the parameters too."""
-        binding = self._binding or self._build()
+        binding = self._bound()
         given = {name: value for name, value in tensors.items() if name.startswith("state.")}
         here = binding.named_state
         for name in sorted(given.keys() ^ here.keys()):

@@ -90,6 +90,9 @@ class Binding:
             for entries, key in self._fresh:
                 del entries[key]
             raise
+        stepped = {id(entries) for entries, _, _ in self._entries}
+        # Those of `state` that the engine works on, in its order.
+        self._owners = [(p, entries) for p, entries in state.items() if id(entries) in stepped]
 
     # ---- Building ---------------------------------------------------------------------------
 
@@ -173,7 +176,7 @@ class Binding:
         """Binds weights that moved; False: parameters or state are others than at the start."""
         if state is not self.state or len(groups) != len(self.sizes):
             return False
-        if not _engine.same(self._entries):
+        if not (_engine.holds(state, self._owners) and _engine.same(self._entries)):
             return False
         return self.engine.follow_values([group["params"] for group in groups])
 
