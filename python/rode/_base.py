@@ -11,10 +11,9 @@ import torch
 from rode import _engine
 from rode._binding import Binding, is_capturing, names_of, refuse_capture
 from rode._options import (
-    REST_KEYS,
-    STORAGE_KEYS,
     complete,
     engine_options,
+    group_defaults,
     live_keys,
     rates,
     to_text,
@@ -80,20 +79,12 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
-        if rule == "rest":
-            for key, rest_key in REST_KEYS.items():
-                if rest_key in self.defaults:
-                    group.setdefault(key, self.defaults[rest_key])
-        super().add_param_group(group)
+        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        super().add_param_group({**options, **group})
         added = self.param_groups[-1]
-        if self._delegates and rule == "rest":
-            kept = {*REST_KEYS, *STORAGE_KEYS}
-            for key in self._keys:
-                if key not in kept:
-                    del added[key]
-        elif not self._delegates or rule == "matrix":
-            for key in REST_KEYS.values():
-                added.pop(key, None)
+        for key in self._keys:
+            if key not in options:
+                del added[key]
         added.setdefault("reference_lr", float(added["lr"]))
         try:
             _engine.options(self._name, self._settings(self._effective(added)))
@@ -318,14 +309,23 @@ class EngineOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        present: list[dict[str, Any]] = list(self.__dict__.get("param_groups", []))
         super().__setstate__(state)
         if "_name" in state:  # a copy; load_state_dict brings state and groups only
             self._reset()
         else:
             self._release()
-        for group in self.param_groups:  # a state dict may lack them
+        # A state dict of another optimizer or release may lack some: those stay as they are.
+        present += [{}] * (len(self.param_groups) - len(present))
+        for group, own in zip(self.param_groups, present, strict=True):
             for key in _OWN_KEYS & self.defaults.keys():
-                group.setdefault(key, self.defaults[key])
+                kept = own if key != "steps_done" else {}
+                group.setdefault(key, kept.get(key, self.defaults[key]))
+            options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
+            if own.get("rule") == group["rule"]:
+                options.update((key, own[key]) for key in options.keys() & own.keys())
+            for key, value in options.items():
+                group.setdefault(key, value)
             group.setdefault("reference_lr", float(group.get("initial_lr", group["lr"])))
 
     # ---- What the last step did ---------------------------------------------------------------

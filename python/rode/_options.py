@@ -57,6 +57,20 @@ def live_keys(name: str) -> set[str]:
     return {key for key, _, _, live in _engine.options(name, []) if live}
 
 
+def group_defaults(
+    defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
+) -> dict[str, Any]:
+    """The options that a group with this rule has, with the optimizer's values."""
+    out = {key: defaults[key] for key in keys}
+    if rule == "rest":
+        rest = {key: out[other] for key, other in REST_KEYS.items() if other in out}
+        out = {key: out[key] for key in STORAGE_KEYS} if delegates else out
+        out.update(rest)
+    if rule != "auto" or not delegates:
+        out = {key: value for key, value in out.items() if key not in _REST_OPTIONS}
+    return out
+
+
 def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
     """The engine's rates for a group at this lr, those that follow it included.
 
