@@ -54,3 +54,18 @@ def test_state_in_another_order_or_with_more_entries_is_the_same():
     optimizer.step()
     assert optimizer.state[p] is first
     assert (first["step"].item(), optimizer.state[q]["step"].item()) == (2, 2)
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_a_weight_cut_at_the_same_address_is_not_stepped_as_the_whole(table, monkeypatch):
+    if not table:  # as in a torch before 2.10
+        monkeypatch.setattr("rode._binding._EXCHANGE", None)
+    p = torch.nn.Parameter(torch.ones(8, 4))
+    optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
+    p.grad = torch.zeros(8, 4)
+    optimizer.step()
+    whole = p.data
+    p.data, p.grad = p.data[:2], torch.ones(8, 4)[:2]
+    with pytest.raises(rode.Error, match=r"expected .*\(2, 4\)"):
+        optimizer.step()
+    assert torch.equal(whole, torch.ones(8, 4))
