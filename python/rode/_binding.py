@@ -81,6 +81,8 @@ class Binding:
                 for p in group["params"]
             ]
             specs.append((name, settings, route, members))
+        # The engine sees of them the copies alone.
+        self._copied_forms = [(index, _form(self.params[index])) for index, _ in self._copies]
         self.captured = False
         self._stream = self._current_stream()
         try:
@@ -124,6 +126,11 @@ class Binding:
                     "or bfloat16"
                 )
             value = p.detach()
+            if any(n > 1 and step == 0 for n, step in zip(p.shape, p.stride(), strict=True)):
+                raise Error(
+                    f"[parameters] parameter '{name}' is expanded: several of its elements share "
+                    "one place in memory; make it from a clone()"
+                )
             if not value.is_contiguous():
                 value = value.contiguous()
                 self._copies.append((index, value))
@@ -178,6 +185,8 @@ class Binding:
             return False
         if not (_engine.holds(state, self._owners) and _engine.same(self._entries)):
             return False
+        if any(_form(self.params[index]) != form for index, form in self._copied_forms):
+            return False
         return self.engine.follow_values([group["params"] for group in groups])
 
     def _bind_copy(self, index: int, grad: torch.Tensor) -> torch.Tensor:
@@ -228,14 +237,29 @@ class Binding:
         if self.device.type == "cuda":
             self.follow_stream()
             self.captured = self.captured or is_capturing(self.device)
-        self.engine.step(1.0)
-        for index, copy in self._copies:
-            self.params[index].detach().copy_(copy)
+        try:
+            self.engine.step(1.0)
+        except Error:  # nothing was changed
+            raise
+        except BaseException:  # a warning made an error: the step was performed
+            self._write_back()
+            raise
+        self._write_back()
+        del kept
+
+    def _write_back(self) -> None:
+        """What torch must see of a step."""
         moved = self.params
         if self.engine.lacks_grads():
             moved = [p for p in moved if p.grad is not None]
+        for index, copy in self._copies:
+            if self.params[index].grad is not None:
+                self.params[index].detach().copy_(copy)
         _increment_version(moved)
-        del kept
+
+
+def _form(p: torch.Tensor) -> tuple[Any, ...]:
+    return p.shape, p.stride(), p.dtype, p.device
 
 
 def is_capturing(device: torch.device) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program may change between two steps: state, options, tensors, groups."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -69,3 +71,63 @@ def test_a_weight_cut_at_the_same_address_is_not_stepped_as_the_whole(table, mon
     with pytest.raises(rode.Error, match=r"expected .*\(2, 4\)"):
         optimizer.step()
     assert torch.equal(whole, torch.ones(8, 4))
+
+
+def test_a_non_contiguous_weight_of_another_form_is_followed():
+    p = torch.nn.Parameter(torch.ones(8, 4).t())
+    p.grad = torch.ones_like(p)
+    optimizer = rode.SGD([p], lr=1.0, momentum=0.0, weight_decay=0.0)
+    optimizer.step()
+    p.data = torch.full((8, 4), 1 + 2**-7).bfloat16().t()
+    p.grad = torch.full_like(p, 2**-7)
+    optimizer.step()
+    assert torch.equal(p.detach(), torch.ones(4, 8, dtype=torch.bfloat16))
+    p.data = torch.ones(8, 5).t()
+    p.grad = torch.ones_like(p)
+    with pytest.raises(rode.Error, match=r"expected .*\(5, 8\)"):
+        optimizer.step()
+
+
+def test_non_contiguous_weights_are_written_before_a_warning_is_raised():
+    zero = torch.nn.Parameter(torch.zeros(3, 3))
+    p, q = torch.nn.Parameter(torch.randn(4, 3).t()), torch.nn.Parameter(torch.randn(3, 4))
+    for each in (zero, p, q):
+        each.grad = torch.randn_like(each)
+    before, versions = p.detach().clone(), (p._version, q._version)
+    optimizer = rode.RODE([zero, p, q])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="norm zero"):
+            optimizer.step()
+    assert not torch.equal(p.detach(), before)
+    assert p._version > versions[0]
+    assert q._version > versions[1]
+
+
+def test_a_refused_step_is_no_change_for_autograd():
+    p = torch.nn.Parameter(torch.randn(4, 3).t())
+    p.grad = torch.full_like(p, float("nan"))
+    version = p._version
+    with pytest.raises(rode.Error, match="NaN"):
+        rode.SGD([p]).step()
+    assert p._version == version
+
+
+def test_a_non_contiguous_weight_without_gradient_is_no_change_for_autograd():
+    p, q = torch.nn.Parameter(torch.randn(4, 3).t()), torch.nn.Parameter(torch.randn(3, 4))
+    q.grad = torch.randn(3, 4)
+    version = p._version
+    rode.SGD([p, q]).step()
+    assert p._version == version
+
+
+def test_expanded_weights_are_refused_before_anything_changes():
+    p = torch.nn.Parameter(torch.randn(4, 1).expand(4, 3))
+    q = torch.nn.Parameter(torch.randn(4, 3))
+    p.grad, q.grad = torch.ones(4, 3), torch.ones(4, 3)
+    before = q.detach().clone()
+    optimizer = rode.SGD([q, p])
+    with pytest.raises(rode.Error, match=r"'param\.1' is expanded"):
+        optimizer.step()
+    assert torch.equal(q, before)
+    assert not optimizer.state
