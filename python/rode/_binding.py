@@ -229,6 +229,12 @@ class Binding:
         return self.engine
 
     def step(self) -> None:
+        try:
+            self._step()
+        finally:
+            self.engine.release_grads()
+
+    def _step(self) -> None:
         others = self.engine.follow_grads()
         # Alive until the step is enqueued.
         kept = [self._bind_copy(index, self.params[index].grad) for index in others]

@@ -153,6 +153,7 @@ void define(nb::module_& m) {
            nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
+      .def("release_grads", &Engine::release_grads)
       .def("lacks_grads", &Engine::lacks_grads)
       .def("bind_grad",
            nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))

@@ -2,6 +2,7 @@
 """What a program may change between two steps: state, options, tensors, groups."""
 
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -131,3 +132,18 @@ def test_expanded_weights_are_refused_before_anything_changes():
         optimizer.step()
     assert torch.equal(q, before)
     assert not optimizer.state
+
+
+def test_gradients_dropped_during_a_step_live_until_its_end(monkeypatch):
+    p = torch.nn.Parameter(torch.zeros(3, 3))  # a norm of zero warns, within the step
+    p.grad = torch.ones(3, 3)
+    grad, alive = weakref.ref(p.grad), []
+
+    def drop(_: str) -> None:
+        p.grad = None
+        alive.append(grad() is not None)
+
+    monkeypatch.setattr("rode._binding._warn", drop)
+    rode.RODE([p]).step()
+    assert alive == [True]
+    assert grad() is None
