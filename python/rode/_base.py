@@ -24,7 +24,19 @@ _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".
 
 _NO_OPTIONS = ("params", "param_names")
 _OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
-_IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
+_IMMUTABLE = frozenset((float, int, bool, str, type(None)))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether it cannot change in place."""
+    return type(value) in _IMMUTABLE or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def _tensors(group: dict[str, Any]) -> list[torch.Tensor]:
+    """Those among the options, alone or in lists."""
+    given = [value for key, value in group.items() if key not in _NO_OPTIONS]
+    parts = (value if isinstance(value, (list, tuple)) else [value] for value in given)
+    return [part for part in chain.from_iterable(parts) if isinstance(part, torch.Tensor)]
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -178,7 +190,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""
         group = self.param_groups[index]
-        fixed = all(type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items())
+        fixed = all(_is_fixed(value) or key in _NO_OPTIONS for key, value in group.items())
         self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
@@ -192,11 +204,10 @@ class EngineOptimizer(torch.optim.Optimizer):
                 rows = zip(group, values, seen, strict=True)
                 # After a scheduler's step only the rate is another.
                 scheduled = [key for key, now, before in rows if now is not before] == ["lr"]
-            lr = group["lr"]
-            if type(lr) is not float:
-                if isinstance(lr, torch.Tensor) and is_capturing(lr.device):
+            if not scheduled or type(group["lr"]) is not float:
+                if any(is_capturing(tensor.device) for tensor in _tensors(group)):
                     continue  # not to be read now: as it was sent last
-                lr = float(lr)
+            lr = float(group["lr"])
             if scheduled:
                 options = rates(group, self._delegates, lr)
             else:

@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import torch
+
 from rode import _engine
 
 # What AdamW takes of a group of the rest, and the engine's names for it.
@@ -71,6 +73,13 @@ def group_defaults(
     return out
 
 
+def _plain(value: Any) -> Any:
+    """The value as it is now: numbers for tensors, tuples for lists."""
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
 def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
     """The engine's rates for a group at this lr, those that follow it included.
 
@@ -104,7 +113,7 @@ def engine_options(
         both = delegates and group["rule"] == "auto"
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
     for key, value in out.items():
-        if isinstance(value, list):  # may change in place
-            out[key] = tuple(value)
+        if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
+            out[key] = _plain(value)
     out.update(rates(group, delegates, lr))
     return out

@@ -147,3 +147,22 @@ def test_gradients_dropped_during_a_step_live_until_its_end(monkeypatch):
     rode.RODE([p]).step()
     assert alive == [True]
     assert grad() is None
+
+
+@pytest.mark.parametrize("key", ["weight_decay", "betas"])
+def test_tensors_among_the_options_may_change_in_place(key):
+    decay, beta = torch.tensor(0.0), torch.tensor(0.5)
+    start, g = torch.randn(4, 6), torch.randn(4, 6)
+    p, q = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    p.grad = q.grad = g
+    a = rode.AdamW([p], lr=0.1, weight_decay=decay, betas=(beta, 0.9))
+    b = rode.AdamW([q], lr=0.1, weight_decay=0.0, betas=(0.5, 0.9))
+    a.step()
+    b.step()
+    assert torch.equal(p, q)
+    p.grad = q.grad = -2 * g
+    (decay if key == "weight_decay" else beta).fill_(0.75)
+    b.param_groups[0][key] = 0.75 if key == "weight_decay" else (0.75, 0.9)
+    a.step()
+    b.step()
+    assert torch.equal(p, q)
