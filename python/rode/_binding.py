@@ -308,6 +308,8 @@ def names_of(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
+    if not params:  # groups may be empty, as torch's
+        return torch.device("cpu")
     device = params[0].device
     for name, p in zip(names, params, strict=True):
         if p.device != device:

@@ -166,3 +166,14 @@ def test_tensors_among_the_options_may_change_in_place(key):
     a.step()
     b.step()
     assert torch.equal(p, q)
+
+
+def test_groups_without_parameters_are_stepped_as_nothing():
+    optimizer = rode.RODE([{"params": []}])
+    optimizer.step()
+    assert optimizer.named_state() == {}
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    p.grad = torch.ones(4, 4)
+    optimizer.add_param_group({"params": [p]})
+    optimizer.step()
+    assert "momentum" in optimizer.state[p]
