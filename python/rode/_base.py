@@ -16,6 +16,7 @@ from rode._options import (
     group_defaults,
     live_keys,
     rates,
+    refuse_unknown,
     to_text,
 )
 from rode.routing import param_groups
@@ -92,6 +93,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
         options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        # Options that other groups have are ignored here, as where one dict serves several groups.
+        known = {*options, *self.defaults, *_OWN_KEYS, *_NO_OPTIONS, "reference_lr"}
+        refuse_unknown(self._name, group, known)
         super().add_param_group({**options, **group})
         added = self.param_groups[-1]
         for key in self._keys:

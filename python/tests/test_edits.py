@@ -177,3 +177,30 @@ def test_groups_without_parameters_are_stepped_as_nothing():
     optimizer.add_param_group({"params": [p]})
     optimizer.step()
     assert "momentum" in optimizer.state[p]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (rode.RODE, {"momentun": 0.5}, "'momentun'; is it 'momentum'"),
+        (rode.RODE, {"weight_decay": 0.1}, "'weight_decay' is no option of rode.*_rest'"),
+        (rode.AdamW, {"weight_decy": 0.1}, "'weight_decy'; is it 'weight_decay'"),
+        (rode.AdamW, {"ns_steps": 5}, "'ns_steps' is no option of adamw"),
+        (rode.Muon, {"rule": "rest", "beta": (0.9, 0.9)}, "'beta'; is it 'betas'"),
+    ],
+)
+def test_misspelt_and_other_optimizers_options_of_a_group_are_refused(kind, options, message):
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    with pytest.raises(rode.OptionError, match=message):
+        kind([{"params": [p], **options}])
+
+
+def test_foreign_keys_of_a_group_are_kept():
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    tags = {"initial_lr": 0.1, "max_momentum": 0.9, "lr_scale": 0.5, "name": "decoder"}
+    group = rode.RODE([{"params": [p], **tags}]).param_groups[0]
+    assert tags.items() <= group.items()
+    rest = {"params": [p], "rule": "rest", "weight_decay": 0.5}
+    assert rode.RODE([rest]).param_groups[0]["weight_decay"] == 0.5
+    again = [dict(group, params=[p]) for group in torch.optim.AdamW([p]).param_groups]
+    rode.AdamW(again)
