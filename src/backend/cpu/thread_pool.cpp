@@ -85,7 +85,7 @@ void ThreadPool::stop() {
   if (forked()) {
     // The threads are not here, and a lock that one of them held stays held: nothing of theirs
     // can be touched, not even to free it.
-    static_cast<void>(crew_.release());
+    [[maybe_unused]] const Crew* left = crew_.release();
     return;
   }
   {
