@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <queue>
 #include <utility>
@@ -16,15 +17,57 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 // The epilogue in units of one load along K: what an item costs beyond its depth.
 constexpr int kEpilogueCost = 2;
 
+// Items of all matrices, in order.
+struct Items {
+  std::vector<ProductItem> all;
+  std::map<int, std::size_t> single;  // of a group: the item that still lacks its second tile
+
+  void pair(ProductItem item, int col, int first_row, int second_row) {
+    item.col_tile = col;
+    item.tiles[0].row = first_row;
+    item.tiles[1].row = second_row;
+    all.push_back(item);
+  }
+
+  // A tile without a neighbour waits for one of the next matrix.
+  void lone(ProductItem item, int col, int row) {
+    const auto waiting = single.find(item.group);
+    if (waiting == single.end()) {
+      single[item.group] = all.size();
+      pair(item, col, row, kNoTile);
+      return;
+    }
+    ProductTile& second = all[waiting->second].tiles[1];
+    second = item.tiles[1];
+    second.row = row;
+    single.erase(waiting);
+  }
+
+  // Tiles on and above the diagonal, each once: columns in pairs of rows that end on the
+  // diagonal. An even column has one more, its first; mirrored, those tiles make up every other
+  // row of column 0, and are neighbours there.
+  void append_symmetric(const ProductItem& item, int side) {
+    for (int col = 1; col < side; ++col) {
+      for (int row = col % 2 == 0 ? 1 : 0; row < col; row += 2) pair(item, col, row, row + 1);
+    }
+    int row = 2;
+    for (; row + 2 < side; row += 4) pair(item, 0, row, row + 2);
+    if (row < side) {
+      pair(item, 0, row, 0);
+    } else {
+      lone(item, 0, 0);
+    }
+  }
+};
+
 void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool symmetric,
-                  std::vector<ProductItem>& items) {
+                  Items& items) {
   const auto [group_index, batch] = chunk.position[member];
   const Group& group = chunk.groups[static_cast<std::size_t>(group_index)];
   const std::int64_t n = group.short_side(), m = group.long_side();
   ProductItem item;
   item.group = group_index;
-  item.batch = batch;
-  item.matrix = chunk.members[member];
+  for (ProductTile& tile : item.tiles) tile = {batch, chunk.members[member], 0};
   int rows = ceil_div(n, kTileSide), cols = rows;
   if (kind == ListKind::apply) {
     rows = ceil_div(group.rows, kTileSide);
@@ -36,14 +79,11 @@ void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool sy
     item.order = kind == ListKind::gram && group.tall() ? OperandOrder::m_n : OperandOrder::k_k;
     item.mirror = symmetric ? 1 : 0;
   }
-  int partial = chunk.tiles.empty() ? 0 : chunk.tiles[member].first;
+  if (item.mirror != 0) return items.append_symmetric(item, rows);
+  item.partial = chunk.tiles.empty() ? 0 : chunk.tiles[member].first;
   for (int row = 0; row < rows; row += 2) {
-    for (int col = item.mirror != 0 ? row : 0; col < cols; ++col) {
-      item.row_tile = row;
-      item.col_tile = col;
-      item.partial = partial;
-      partial += kClusterSize;
-      items.push_back(item);
+    for (int col = 0; col < cols; ++col, item.partial += kClusterSize) {
+      items.pair(item, col, row, row + 1);
     }
   }
 }
@@ -83,11 +123,11 @@ WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
-  std::vector<ProductItem> items;
+  Items items;
   for (const std::size_t member : order) {
     append_items(chunk, member, kind, options.symmetric, items);
   }
-  return deal(items, options.clusters);
+  return deal(items.all, options.clusters);
 }
 
 bool can_hold(const WorkList& list) {
@@ -96,9 +136,10 @@ bool can_hold(const WorkList& list) {
     for (int i = list.lists[static_cast<std::size_t>(c)];
          i < list.lists[static_cast<std::size_t>(c) + 1]; ++i) {
       const ProductItem& item = list.items[static_cast<std::size_t>(i)];
-      held = i > list.lists[static_cast<std::size_t>(c)] && item.matrix == before ? held + 1 : 1;
+      const int matrix = item.tiles[0].matrix;
+      held = i > list.lists[static_cast<std::size_t>(c)] && matrix == before ? held + 1 : 1;
       if (held > kMostHeld) return false;
-      before = item.matrix;
+      before = matrix;
     }
   }
   return true;

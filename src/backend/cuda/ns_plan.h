@@ -50,19 +50,26 @@ enum Role : int {
   kRoles
 };
 
-// Two tiles of 128 x 128, one below the other, that share their right operand.
+// A tile of 128 x 128 of one of a group's matrices.
+struct ProductTile {
+  int batch = 0;   // within the group
+  int matrix = 0;  // over all
+  int row = 0;     // in tiles; kNoTile: nothing is stored
+};
+inline constexpr int kNoTile = -1;
+
+// Two tiles of one column, one for each CTA of a cluster. Of one matrix they share their right
+// operand; of two matrices (symmetric products alone) each CTA loads its own.
 struct alignas(16) ProductItem {
-  int group = 0;     // of equal shapes
-  int batch = 0;     // within the group
-  int matrix = 0;    // over all
-  int row_tile = 0;  // of the first tile
+  int group = 0;  // of equal shapes
   int col_tile = 0;
   int depth = 0;    // loads along K
   int partial = 0;  // index of the first tile's sums; the other's follow
   OperandOrder order = OperandOrder::k_k;
-  int mirror = 0;  // tiles below the diagonal are left out, those above it written twice
-  int unused[3] = {0, 0, 0};
+  int mirror = 0;  // tiles off the diagonal are written twice
+  ProductTile tiles[kClusterSize];
 };
+static_assert(sizeof(ProductItem) == 48);
 
 struct TileRange {  // of a matrix's partial sums
   int first = 0, count = 0;

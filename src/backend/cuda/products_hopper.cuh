@@ -45,14 +45,15 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   __syncthreads();
   cluster_sync();
   allow_next_launch();
-  wait_for_previous_launch();
 
+  // Lists and items never change: they are read while the launch before comes to its end. Each
+  // role waits for that one before it touches anything else.
   const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
   if (group == 0) {
     give_registers<kHold ? 88 : 40>();  // of 65536: 168 a thread at the start
     if (warp == 0) {
-      if (elected()) copy_operands<kHold>(args, shared, first, last, rank);
+      if (elected()) copy_operands<kSymmetric, kHold>(args, shared, first, last, rank);
     } else if constexpr (kHold) {
       project_held<Element>(args, shared, first, last, rank);
     }
@@ -65,21 +66,21 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
     constexpr int kMore = kHold ? 1 : 0;  // loads of an item beyond its operands
     if (me.group == 1 && first < last) at.advance(uniform(args.items[first].depth) + kMore);
     int i = first + me.group;
-    ProductItem next = args.items[min(i, last - 1)];
+    ProductItem next = first < last ? args.items[min(i, last - 1)] : ProductItem{};
+    wait_for_previous_launch();
     while (i < last) {
-      ProductItem item = next;
-      item.row_tile += rank;
-      item.partial += rank;
+      const ProductItem item = next;
+      const ProductTile tile = tile_of(item, rank);
       // On their way while this item is multiplied: the other group's depth, the own next item.
       const int skipped = i + 1 < last ? args.items[i + 1].depth : 0;
       next = args.items[min(i + 2, last - 1)];
       const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
       const int depth = uniform(item.depth);
-      const Blend blend = kKind == ProductKind::polynomial ? args.blends[item.matrix] : Blend{};
+      const Blend blend = kKind == ProductKind::polynomial ? args.blends[tile.matrix] : Blend{};
       if constexpr (kStaged) {
         if (me.leads()) {
           const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? args.c : kRoleU);
-          me.load_tile(map, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+          me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
         }
       }
       if (i > first) turn_wait(own_turn);
@@ -90,11 +91,11 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
         multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
       }
       if constexpr (kSymmetric) {
-        finish_symmetric<Element, kStaged>(args, item, blend, me, d);
+        finish_symmetric<Element, kStaged>(args, item, tile, blend, me, d);
       } else if constexpr (kHold) {
-        hold<Element>(args, item, me, shared, at, d);
+        hold<Element>(args, tile, me, shared, at, d);
       } else {
-        finish_apply<Element, kMeasure>(args, item, me, shared, d);
+        finish_apply<Element, kMeasure>(args, item, rank, me, shared, d);
       }
       at.advance(uniform(skipped) + kMore);
       i += 2;

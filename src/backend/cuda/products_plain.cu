@@ -36,12 +36,13 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
   __shared__ float left[kDepth][kTileSide + 4], right[kDepth][kTileSide + 4];
   const ProductItem item = args.items[blockIdx.x / kClusterSize];
   const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
-  const int row_tile = item.row_tile + rank, col_tile = item.col_tile;
-  if (item.mirror && row_tile > col_tile) return;
+  const auto [batch, matrix, row_tile] = item.tiles[rank];
+  const int col_tile = item.col_tile;
+  if (row_tile == kNoTile) return;
   const PlainOperand* own = args.operands + item.group * kRoles;
   const bool swap = item.order == OperandOrder::k_n;
-  const View<T> a(own[swap ? args.b : args.a], item.batch),
-      b(own[swap ? args.a : args.b], item.batch), d(own[args.d], item.batch);
+  const View<T> a(own[swap ? args.b : args.a], batch), b(own[swap ? args.a : args.b], batch),
+      d(own[args.d], batch);
   const int row = row_tile * kTileSide, col = col_tile * kTileSide;
   const int thread_row = static_cast<int>(threadIdx.x) / 16 * kSide,
             thread_col = static_cast<int>(threadIdx.x) % 16 * kSide;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
 
   Blend blend{1, 0, 0, 0};
   const bool blended = kSymmetric && args.blends != nullptr;
-  if (blended) blend = args.blends[item.matrix];
+  if (blended) blend = args.blends[matrix];
   const bool measure = !kSymmetric && args.projection != Projection::none;
   double t = 0, xx = 0;
 #pragma unroll
@@ -90,10 +91,11 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
 #pragma unroll
     for (int j = 0; j < kSide; ++j) {
       const int r = row + thread_row + i, c = col + thread_col + j;
-      if (r >= d.rows || c >= d.cols || (item.mirror && r > c)) continue;
+      const bool twice = item.mirror && row_tile == col_tile && r > c;
+      if (r >= d.rows || c >= d.cols || twice) continue;
       float value = sum[i][j];
       if (blended) {
-        const View<T> other(own[args.c], item.batch);
+        const View<T> other(own[args.c], batch);
         value = blend.alpha * value + blend.beta * other.read(r, c) + (r == c ? blend.gamma : 0);
       }
       T rounded;
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
       d.at(r, c) = rounded;
       if (item.mirror && r != c) d.at(c, r) = rounded;
       if (measure) {
-        const View<DirectionOf<T>> u(own[kRoleU], item.batch);
+        const View<DirectionOf<T>> u(own[kRoleU], batch);
         const double x = widen(rounded);
         t += x * static_cast<double>(u.read(r, c));
         xx += x * x;

@@ -46,17 +46,18 @@ __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs 
   const int index = item_of(args, static_cast<int>(blockIdx.x) / kClusterSize);
   if (index < 0) return;
   const ProductItem item = args.items[index];
-  const double sum = sum_of(args, item.matrix);
+  const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
+  const ProductTile tile = item.tiles[rank];
+  const double sum = sum_of(args, tile.matrix);
   const auto t = static_cast<float>(sum);
   const float factor =
       args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(sum)) : 1.0F;
   const PlainOperand* own = args.operands + item.group * kRoles;
   const PlainOperand to = own[args.d];
-  const int rank = static_cast<int>(blockIdx.x) % kClusterSize;
-  const int row = (item.row_tile + rank) * kTileSide + static_cast<int>(threadIdx.x) / kAcross;
+  const int row = tile.row * kTileSide + static_cast<int>(threadIdx.x) / kAcross;
   const int column = item.col_tile * kTileSide + static_cast<int>(threadIdx.x) % kAcross * kWidth;
   if (column >= to.cols) return;
-  const long long offset = item.batch * to.batch_stride + row * to.stride + column;
+  const long long offset = tile.batch * to.batch_stride + row * to.stride + column;
   T* d = static_cast<T*>(to.data) + offset;
   const Direction* u = static_cast<const Direction*>(own[kRoleU].data) + offset;
 #pragma unroll 2

@@ -155,14 +155,14 @@ __device__ inline void average(const Worker& me, std::uint32_t own,
   }
 }
 
-// D = alpha acc + beta C + gamma I above the diagonal, and its mirror image below it. Each is
+// D = alpha acc + beta C + gamma I, and its mirror image on the other side of the diagonal. Each is
 // stored by halves: one is on its way while the other is written.
 template <class Element, bool kBlend>
 __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const ProductItem& item,
-                                                 const Blend& blend, Worker& me,
-                                                 float (&d)[2][64]) {
+                                                 const ProductTile& tile, const Blend& blend,
+                                                 Worker& me, float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
-  const int row = item.row_tile * kTileSide, column = item.col_tile * kTileSide;
+  const int row = tile.row * kTileSide, column = item.col_tile * kTileSide;
   const std::uint32_t own = me.own_place();
   if constexpr (kBlend) {
     me.wait_loaded();
@@ -171,8 +171,8 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
   } else {
     me.wait_free();
   }
-  if (item.mirror && item.row_tile > item.col_tile) return;
-  const bool diagonal = item.row_tile == item.col_tile;
+  if (tile.row == kNoTile) return;
+  const bool diagonal = tile.row == item.col_tile;
   int below = diagonal ? me.row(0, 0) - me.column(0) : 1 << 20;  // rows below the diagonal
   asm volatile("" : "+r"(below));                                // as own_place()
   std::uint32_t packed[2][32];
@@ -209,21 +209,22 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     me.write_side(own, side, packed);
-    me.store_side(map, side, row, column, item.batch);
+    me.store_side(map, side, row, column, tile.batch);
   }
   if (!item.mirror || diagonal) return;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
     me.wait_free<1>();
     me.write_mirrored_side(side, packed);
-    me.store_side(map, side, column, row, item.batch);
+    me.store_side(map, side, column, row, tile.batch);
   }
 }
 
 // D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers.
 template <class Element, bool kMeasure>
 __device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item,
-                                             Worker& me, Shared& shared, float (&d)[2][64]) {
+                                             int rank, Worker& me, Shared& shared,
+                                             float (&d)[2][64]) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
   const std::uint32_t own = me.own_place();
   if constexpr (kMeasure) {
@@ -266,10 +267,11 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
   fence_for_copies();
   me.sync();
   if (me.leads()) {
-    store_tile(map, me.tile, item.row_tile * kTileSide, item.col_tile * kTileSide, item.batch);
+    const ProductTile tile = tile_of(item, rank);
+    store_tile(map, me.tile, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
     if constexpr (kMeasure) {
       const double(&s)[4][2] = shared.sums[me.group];
-      args.partials[item.partial] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
+      args.partials[item.partial + rank] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
                                      s[0][1] + s[1][1] + s[2][1] + s[3][1]};
     }
   }

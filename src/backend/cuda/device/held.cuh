@@ -57,7 +57,7 @@ __device__ inline void barrier_arrive(std::uint32_t barrier) {
 
 // The end of a product: `at` stands on the stage that holds the tile of U, and is moved on.
 template <class Element>
-__device__ __forceinline__ void hold(const ProductArgs& args, const ProductItem& item, Worker& me,
+__device__ __forceinline__ void hold(const ProductArgs& args, const ProductTile& tile, Worker& me,
                                      Shared& shared, Cursor& at, float (&d)[2][64]) {
   const std::uint32_t own = me.own_place();
   const std::uint32_t direction =
@@ -92,7 +92,7 @@ __device__ __forceinline__ void hold(const ProductArgs& args, const ProductItem&
   me.sync();
   if (me.warp == 0 && me.lane == 0) {
     const double(&s)[4][2] = shared.sums[me.group];
-    add_to_word(args.words + item.matrix, s[0][0] + s[1][0] + s[2][0] + s[3][0]);
+    add_to_word(args.words + tile.matrix, s[0][0] + s[1][0] + s[2][0] + s[3][0]);
   }
   // The tile before has left.
   barrier_wait(shared_address(&shared.stored[me.group]), me.parity ^ 1);
@@ -126,9 +126,9 @@ struct DirectionRuns {
   __device__ DirectionRuns(const ProductArgs& args, const ProductItem& item, int rank, int row,
                            int column) {
     const PlainOperand& from = args.operands[item.group * kRoles + kRoleU];
-    row += (item.row_tile + rank) * kTileSide;
+    row += (item.tiles[0].row + rank) * kTileSide;
     column += item.col_tile * kTileSide;
-    const long long first = item.batch * from.batch_stride + row * from.stride + column;
+    const long long first = item.tiles[0].batch * from.batch_stride + row * from.stride + column;
     at = __cvta_generic_to_global(static_cast<const __half*>(from.data) + first);
     apart = static_cast<std::uint32_t>(from.stride) * (kRowsAtOnce * 2);
     rows = column < from.cols ? from.rows - row : 0;
@@ -202,15 +202,16 @@ __device__ __forceinline__ void project_held(const ProductArgs& args, Shared& sh
   uint4 even[kRuns] = {}, odd[kRuns] = {};
   ProductItem item = args.items[first], next = args.items[min(first + 1, last - 1)];
   DirectionRuns u(args, item, rank, row, column);
+  wait_for_previous_launch();
   u.load(0, even);
   u.load(1, odd);
-  int tiles = args.tiles[item.matrix].count;
+  int tiles = args.tiles[item.tiles[0].matrix].count;
   for (int i = first; i < last; ++i) {
     const int group = (i - first) & 1;
     const std::uint32_t tile = shared_address(shared.tile[group]);
     const ProductItem after = args.items[min(i + 2, last - 1)];
     const DirectionRuns next_u(args, next, rank, row, column);
-    const int next_tiles = args.tiles[next.matrix].count;
+    const int next_tiles = args.tiles[next.tiles[0].matrix].count;
     if (leads) {
       if (i > first) {
         // The tile before has been read by the copy engine.
@@ -218,7 +219,7 @@ __device__ __forceinline__ void project_held(const ProductArgs& args, Shared& sh
         barrier_arrive(shared_address(&shared.stored[group ^ 1]));
       }
       // One thread asks: the word is one place in L2 for the whole device.
-      shared.t = wait_for_sum(args.words + item.matrix, tiles);
+      shared.t = wait_for_sum(args.words + item.tiles[0].matrix, tiles);
     }
     correctors_sync();
     const double sum = shared.t;
@@ -238,8 +239,8 @@ __device__ __forceinline__ void project_held(const ProductArgs& args, Shared& sh
     correctors_sync();
     if (leads) {
       const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
-      store_tile(map, tile, (item.row_tile + rank) * kTileSide, item.col_tile * kTileSide,
-                 item.batch);
+      store_tile(map, tile, (item.tiles[0].row + rank) * kTileSide, item.col_tile * kTileSide,
+                 item.tiles[0].batch);
     }
     item = next;
     next = after;

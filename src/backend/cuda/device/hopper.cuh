@@ -88,6 +88,11 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// A description for the copy engine, on its way before it is used.
+__device__ inline void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // Waits for the launches before this one; lets the next one be scheduled.
 __device__ inline void wait_for_previous_launch() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

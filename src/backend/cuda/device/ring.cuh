@@ -26,6 +26,12 @@ struct Shared {
 static_assert(kTileBytes == kStageBytes, "a tile of U travels through the ring");
 inline constexpr std::size_t kSharedBytes = sizeof(Shared) + 1024;  // to align by hand
 
+// A CTA's tile of an item. Written out: an index that is not known makes an array of registers
+// one of memory.
+__device__ inline ProductTile tile_of(const ProductItem& item, int rank) {
+  return rank == 0 ? item.tiles[0] : item.tiles[1];
+}
+
 // Place in the ring, and the parity of its present round.
 struct Cursor {
   int stage = 0;
@@ -39,16 +45,20 @@ struct Cursor {
 
 // ---- The copying warpgroup --------------------------------------------------------------------
 // The two CTAs of a cluster multiply two tiles of one column: each loads its left operand and
-// half of the right one, which the copy engine delivers to both. kDirection: each item's tile
-// of U follows its operands.
-template <bool kDirection>
+// half of the right one, which the copy engine delivers to both; tiles of two matrices (kMixed)
+// have nothing in common. kDirection: each item's tile of U follows its operands.
+template <bool kMixed, bool kDirection>
 __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
                                      int rank) {
+  if (first >= last) return;
   const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full),
                       empty = shared_address(shared.empty);
   constexpr std::uint16_t kBoth = 3;
   Cursor at;
   ProductItem next = args.items[first];
+  prefetch_map(args.maps + next.group * kRoles + args.a);
+  prefetch_map(args.maps + next.group * kRoles + args.b);
+  wait_for_previous_launch();
   for (int i = first; i < last; ++i) {
     const ProductItem item = next;
     next = args.items[i + 1 < last ? i + 1 : i];  // on its way while this one is copied
@@ -56,26 +66,36 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
     const bool swap = item.order == OperandOrder::k_n;
     const CUtensorMap* left = maps + (swap ? args.b : args.a);
     const CUtensorMap* right = maps + (swap ? args.a : args.b);
-    const int left_side = (item.row_tile + rank) * kTileSide;
-    const int right_side = item.col_tile * kTileSide + rank * kBoxSide;
+    const ProductTile tile = tile_of(item, rank);
+    const bool shared_right = item.tiles[0].batch == item.tiles[1].batch;
+    const int left_side = tile.row * kTileSide;
+    const int right_side = item.col_tile * kTileSide;
     for (int k = 0; k < item.depth; ++k) {
       const int depth = k * kTileDepth;
       const std::uint32_t barrier = full + at.stage * 8;
       const std::uint32_t to_left = ring + at.stage * kStageBytes;
-      const std::uint32_t to_right = to_left + kOperandBytes + rank * kBoxBytes;
+      const std::uint32_t to_right = to_left + kOperandBytes;
       barrier_wait(empty + at.stage * 8, at.parity ^ 1);
       barrier_expect(barrier, kStageBytes);
       if (item.order == OperandOrder::m_n) {
-        load_box(to_left, left, barrier, left_side, depth, item.batch);
-        load_box(to_left + kBoxBytes, left, barrier, left_side + kBoxSide, depth, item.batch);
+        load_box(to_left, left, barrier, left_side, depth, tile.batch);
+        load_box(to_left + kBoxBytes, left, barrier, left_side + kBoxSide, depth, tile.batch);
       } else {
-        load_box(to_left, left, barrier, depth, left_side, item.batch);
-        load_box(to_left + kBoxBytes, left, barrier, depth, left_side + kBoxSide, item.batch);
+        load_box(to_left, left, barrier, depth, left_side, tile.batch);
+        load_box(to_left + kBoxBytes, left, barrier, depth, left_side + kBoxSide, tile.batch);
       }
-      if (item.order == OperandOrder::k_k) {
-        load_box_multicast(to_right, right, barrier, depth, right_side, item.batch, kBoth);
+      const bool along_k = item.order == OperandOrder::k_k;
+      if (kMixed && !shared_right) {
+#pragma unroll
+        for (int box = 0; box < 2; ++box) {
+          const int side = right_side + box * kBoxSide;
+          load_box(to_right + box * kBoxBytes, right, barrier, along_k ? depth : side,
+                   along_k ? side : depth, tile.batch);
+        }
       } else {
-        load_box_multicast(to_right, right, barrier, right_side, depth, item.batch, kBoth);
+        const int side = right_side + rank * kBoxSide;
+        load_box_multicast(to_right + rank * kBoxBytes, right, barrier, along_k ? depth : side,
+                           along_k ? side : depth, tile.batch, kBoth);
       }
       at.advance(1);
     }
@@ -87,7 +107,7 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
       for (int box = 0; box < 4; ++box) {
         load_box(to + box * kBoxBytes, maps + kRoleU, barrier,
                  item.col_tile * kTileSide + (box >> 1) * kBoxSide,
-                 (item.row_tile + rank) * kTileSide + (box & 1) * kBoxSide, item.batch);
+                 left_side + (box & 1) * kBoxSide, tile.batch);
       }
       at.advance(1);
     }
