@@ -263,7 +263,11 @@ double full_flops(const std::string& name, const std::vector<NsMatrix>& matrices
     const NsMatrix& matrix = matrices[static_cast<std::size_t>(i)];
     const auto n = static_cast<double>(std::min(matrix.rows, matrix.cols));
     const auto m = static_cast<double>(std::max(matrix.rows, matrix.cols));
-    sum += name == "polynomial" || name == "factor" ? 2 * n * n * n : 2 * m * n * n;
+    if (name == "gram, polynomial") {
+      sum += 2 * m * n * n + 2 * n * n * n;
+    } else {
+      sum += name == "polynomial" || name == "factor" ? 2 * n * n * n : 2 * m * n * n;
+    }
   }
   return sum;
 }

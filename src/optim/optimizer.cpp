@@ -45,7 +45,7 @@ void Optimizer::step(double multiplier) {
   check_multiplier("step", multiplier);
   impl_->gate_missing();
   Backend& backend = *impl_->backend;
-  send_options();
+  impl_->send_changed();  // into a capture too: the backend knows how
   backend.step(impl_->jobs,
                {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
   if (!backend.deferred()) check();
@@ -71,8 +71,7 @@ void Optimizer::send_options() {
                 "the stream is being captured, and nothing can be sent into a graph; call it "
                 "before or after the capture");
   }
-  if (impl_->changed) impl_->backend->refresh(impl_->jobs);
-  impl_->changed = false;
+  impl_->send_changed();
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {

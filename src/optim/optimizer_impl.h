@@ -66,6 +66,10 @@ struct Optimizer::Impl {
   std::optional<Error> refused;  // seen and not yet thrown by check()
   GlobalDiagnostics global;
   bool changed = true;  // jobs, since the backend last looked at them
+  void send_changed() {
+    if (changed) backend->refresh(jobs);
+    changed = false;
+  }
 };
 
 }  // namespace rode

@@ -110,6 +110,51 @@ TEST(NsPlan, SymmetricProductsComputeNoTileTwice) {
   }
 }
 
+// Launches that run as one: every launch is in one stretch, in order; in its list each phase has
+// the items of its kind, after those of the phase before it, and waits for all tiles of those.
+TEST(NsPlan, StretchesAreTheLaunchesInOrder) {
+  for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
+    for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+      int at = 0, joined = 0;
+      for (const Stretch& stretch : chunk.stretches) {
+        EXPECT_EQ(stretch.first, at);
+        EXPECT_LE(stretch.count, kMostPhases);
+        at += stretch.count;
+        const WorkList& list = chunk.lists[static_cast<std::size_t>(stretch.list)];
+        if (stretch.count == 1) continue;
+        ++joined;
+        std::map<std::pair<int, int>, int> tiles;  // of (phase, matrix)
+        for (const ProductItem& item : list.items) {
+          for (const ProductTile& tile : item.tiles) {
+            tiles[{item.phase, tile.matrix}] += tile.row == kNoTile ? 0 : 1;
+          }
+        }
+        for (int p = 0; p < stretch.count; ++p) {
+          const Launch& launch = chunk.launches[static_cast<std::size_t>(stretch.first + p)];
+          EXPECT_EQ(launch.kind, Launch::Kind::symmetric);
+          int items = 0;
+          for (const ProductItem& item : list.items) items += item.phase == p ? 1 : 0;
+          EXPECT_EQ(items, static_cast<int>(chunk.lists[launch.list].items.size()));
+        }
+        for (int c = 0; c < list.clusters(); ++c) {
+          const auto own = static_cast<std::size_t>(c);
+          for (int i = list.lists[own]; i < list.lists[own + 1]; ++i) {
+            const ProductItem& item = list.items[static_cast<std::size_t>(i)];
+            const bool first = i == list.lists[own];
+            EXPECT_GE(item.phase, first ? 0 : list.items[static_cast<std::size_t>(i - 1)].phase);
+            for (const ProductTile& tile : item.tiles) {
+              const int before = item.phase == 0 ? 0 : tiles[{item.phase - 1, tile.matrix}];
+              EXPECT_EQ(item.need, before);
+            }
+          }
+        }
+      }
+      EXPECT_EQ(at, static_cast<int>(chunk.launches.size()));
+      EXPECT_EQ(joined > 0, chunk.program.steps > 0);
+    }
+  }
+}
+
 TEST(NsPlan, PartialSumsOfMatricesAreApart) {
   for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
     std::map<int, TileRange> range;

@@ -12,6 +12,7 @@
 // before it uses the first. A job that does not live is not touched; one without a direction starts
 // from zeros.
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/slot.cuh"
 #include "backend/cuda/launches.h"
@@ -32,7 +33,7 @@ struct Slot {
   void* direction;
   std::int64_t stride;
   NsDType dtype;
-  double inverse_norm;
+  float inverse_norm;
 
   template <int kWidth>
   __device__ void store_start(std::int64_t at, const float (&x)[kWidth]) const {
@@ -44,7 +45,7 @@ struct Slot {
     float u[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      u[i] = static_cast<float>(inverse_norm * static_cast<double>(w[i]));
+      u[i] = inverse_norm * w[i];
     }
     // In fp16 whatever the start's type: U is no operand of a product, its elements are small,
     // and t is to be good to 2^-11 of them.
@@ -135,13 +136,15 @@ __device__ double form_chunk(const JobEntry& job, const Slot& slot, bool vector,
 
 __global__ void __launch_bounds__(kChunkThreads, 4) form(Args args) {
   const StepView& view = args.view;
-  const ChunkEntry entry = args.chunks[blockIdx.x];
-  if (view.live[entry.job] == 0) return;
+  // Backwards: what was measured last may still be in L2.
+  const ChunkEntry entry = args.chunks[gridDim.x - 1 - blockIdx.x];
   const JobEntry job = view.jobs[entry.job];
+  follow();
+  if (view.live[entry.job] == 0) return;
   const MatrixEntry& matrix = view.matrices[entry.job];
   const MatrixStep& step = view.matrix_steps[entry.job];
   const Slot slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
-                  step.inverse_norm};
+                  static_cast<float>(step.inverse_norm)};
   const Walk chunk(job.rows, job.cols, entry.index);
   const bool vector = job.slot_vector != 0;
   double sum = 0;
@@ -159,7 +162,8 @@ __global__ void __launch_bounds__(kChunkThreads, 4) form(Args args) {
 
 void launch_form(const StepView& view, ChunkRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  form<<<static_cast<unsigned>(range.count), kChunkThreads, 0, stream>>>({view, range.chunks});
+  launch_following(form, static_cast<unsigned>(range.count), kChunkThreads, stream,
+                   Args{view, range.chunks});
   RODE_CUDA_CHECK_LAUNCH(stream, "form");
 }
 

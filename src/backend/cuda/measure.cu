@@ -10,6 +10,7 @@
 // 4.5). One block of 256 threads a chunk; a thread asks for two runs of 16 bytes of every
 // array (four of a lone gradient) before it uses the first; four blocks share an SM.
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/load.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/launches.h"
@@ -67,6 +68,7 @@ __device__ void measure_chunk(const JobEntry& job, const Walk& chunk, double (&s
 __global__ void __launch_bounds__(kChunkThreads, 4) measure(Args args) {
   const ChunkEntry entry = args.chunks[blockIdx.x];
   const JobEntry job = args.view.jobs[entry.job];
+  follow();
   if (job.active == 0) return;
   const Walk chunk(job.rows, job.cols, entry.index);
   double sums[6] = {};

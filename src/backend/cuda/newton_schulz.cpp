@@ -28,10 +28,12 @@ struct DeviceChunk {
   DeviceBuffer members;
   bool hopper = false;
   bool hold = false;  // reprojections are part of the product
+  std::vector<Stretch> stretches;
 };
 
-const char* name_of(const Launch& launch, bool hold) {
+const char* name_of(const Launch& launch, int phases, bool hold) {
   if (launch.kind == Launch::Kind::symmetric) {
+    if (phases > 1) return phases == 2 ? "gram, polynomial" : "gram and factors";
     return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
   }
   if (launch.projection == Projection::none) return "apply";
@@ -43,9 +45,7 @@ bool reprojects(const Launch& launch) {
 }
 
 ProductKind kind_of(const Launch& launch, bool hold) {
-  if (launch.kind == Launch::Kind::symmetric) {
-    return launch.blend >= 0 ? ProductKind::polynomial : ProductKind::plain;
-  }
+  if (launch.kind == Launch::Kind::symmetric) return ProductKind::symmetric;
   if (launch.projection == Projection::none) return ProductKind::apply;
   return hold && launch.projection == Projection::guarded ? ProductKind::projected
                                                           : ProductKind::measured;
@@ -65,11 +65,12 @@ struct NewtonSchulz::Impl {
   std::vector<NsSlot> slots;
   std::vector<DeviceChunk> chunks;
   int matrices = 0;
-  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, words;
+  DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, words, written;
 
   void build_tables(const Chunk& chunk, bool hopper_device);
   void build_slots(const Chunk& chunk);
-  ProductArgs arguments(const DeviceChunk& device, const Launch& step) const;
+  ProductArgs arguments(const Chunk& chunk, const DeviceChunk& device,
+                        const Stretch& stretch) const;
   void launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
               const ProductArgs& args, cudaStream_t stream) const;
 };
@@ -78,6 +79,13 @@ void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
   DeviceChunk device;
   device.hopper = hopper_device && chunk.program.dtype != NsDType::fp32;
   device.hold = device.hopper && chunk.hold;
+  device.stretches = chunk.stretches;
+  if (!device.hopper) {
+    device.stretches.clear();
+    for (int i = 0; i < static_cast<int>(chunk.launches.size()); ++i) {
+      device.stretches.push_back({i, 1, chunk.launches[static_cast<std::size_t>(i)].list});
+    }
+  }
   for (const WorkList& list : chunk.lists) {
     DeviceList& own = device.lists.emplace_back();
     own.items = upload_table(list.items, nullptr);
@@ -142,12 +150,13 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   }
   self.plan = plan_chunks(given, {workspace_limit, std::max(1, clusters), symmetric});
   self.matrices = static_cast<int>(given.size());
-  std::size_t bytes = 0, partials = 0, most_steps = 0;
+  std::size_t bytes = 0, partials = 0, most_steps = 0, most_launches = 0;
   std::vector<TileRange> tiles(given.size());
   for (const Chunk& chunk : self.plan) {
     bytes = std::max(bytes, chunk.bytes);
     partials = std::max(partials, static_cast<std::size_t>(chunk.partials));
     most_steps = std::max(most_steps, static_cast<std::size_t>(chunk.program.steps));
+    most_launches = std::max(most_launches, chunk.launches.size());
     for (std::size_t i = 0; i < chunk.tiles.size(); ++i) {
       tiles[static_cast<std::size_t>(chunk.members[i])] = chunk.tiles[i];
     }
@@ -162,6 +171,7 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   self.tiles = upload_table(tiles, nullptr);
   self.blends = DeviceBuffer(most_steps * given.size() * sizeof(Blend));
   self.words = DeviceBuffer(most_steps * given.size() * sizeof(long long));
+  self.written = DeviceBuffer(most_launches * given.size() * sizeof(int));
   self.slots.resize(given.size());
   for (const Chunk& chunk : self.plan) {
     self.build_tables(chunk, hopper);
@@ -185,8 +195,9 @@ float* NewtonSchulz::start_scale() const { return impl_->start_scale.as<float>()
 
 const NsSums* NewtonSchulz::sums() const { return impl_->sums.as<NsSums>(); }
 
-ProductArgs NewtonSchulz::Impl::arguments(const DeviceChunk& device, const Launch& step) const {
-  const DeviceList& list = device.lists[static_cast<std::size_t>(step.list)];
+ProductArgs NewtonSchulz::Impl::arguments(const Chunk& chunk, const DeviceChunk& device,
+                                          const Stretch& stretch) const {
+  const DeviceList& list = device.lists[static_cast<std::size_t>(stretch.list)];
   ProductArgs args;
   args.maps = device.maps.as<CUtensorMap>();
   args.operands = device.operands.as<PlainOperand>();
@@ -195,11 +206,16 @@ ProductArgs NewtonSchulz::Impl::arguments(const DeviceChunk& device, const Launc
   args.clusters = list.clusters;
   args.count = list.count;
   args.longest = list.longest;
-  args.a = step.a;
-  args.b = step.b;
-  args.c = step.c;
-  args.d = step.d;
-  if (step.blend >= 0) args.blends = blends.as<Blend>() + std::ptrdiff_t{step.blend} * matrices;
+  args.phase_count = stretch.count;
+  for (int p = 0; p < stretch.count; ++p) {
+    const int index = stretch.first + p;
+    const Launch& step = chunk.launches[static_cast<std::size_t>(index)];
+    Phase& phase = args.phases[p];
+    phase = {step.a, step.b, step.c, step.d, nullptr, nullptr};
+    if (step.blend >= 0) phase.blends = blends.as<Blend>() + std::ptrdiff_t{step.blend} * matrices;
+    if (p + 1 < stretch.count) phase.written = written.as<int>() + std::ptrdiff_t{index} * matrices;
+  }
+  const Launch& step = chunk.launches[static_cast<std::size_t>(stretch.first)];
   args.projection = step.projection;
   args.partials = partials.as<PartialSums>();
   args.tiles = tiles.as<TileRange>();
@@ -229,12 +245,14 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   RODE_CUDA_CHECK(
       launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
                      chunk.program.coefficients, self.start_scale.as<float>(),
-                     self.blends.as<Blend>(), self.words.as<long long>()},
+                     self.blends.as<Blend>(), self.words.as<long long>(), self.written.as<int>(),
+                     static_cast<int>(chunk.launches.size())},
                     stream));
-  for (const Launch& step : chunk.launches) {
-    const ProductArgs args = self.arguments(device, step);
+  for (const Stretch& stretch : device.stretches) {
+    const Launch& step = chunk.launches[static_cast<std::size_t>(stretch.first)];
+    const ProductArgs args = self.arguments(chunk, device, stretch);
     self.launch(chunk, device, step, args, stream);
-    if (after) after(name_of(step, device.hold));
+    if (after) after(name_of(step, stretch.count, device.hold));
     if (reprojects(step) && !(device.hold && step.projection == Projection::guarded)) {
       RODE_CUDA_CHECK(launch_projection(args, chunk.program.dtype, stream));
       if (after) after("projection");
@@ -252,7 +270,7 @@ std::size_t NewtonSchulz::workspace_bytes() const {
   const Impl& self = *impl_;
   std::size_t bytes = 0;
   for (const DeviceBuffer* buffer : {&self.workspace, &self.start_scale, &self.sums, &self.partials,
-                                     &self.tiles, &self.blends, &self.words}) {
+                                     &self.tiles, &self.blends, &self.words, &self.written}) {
     bytes += buffer->bytes();
   }
   for (const DeviceChunk& chunk : self.chunks) bytes += bytes_of(chunk);

@@ -130,6 +130,36 @@ WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options
   return deal(items.all, options.clusters);
 }
 
+WorkList join_lists(const std::vector<WorkList>& lists, const std::vector<List>& phases) {
+  int clusters = 0;
+  for (const List kind : phases) clusters = std::max(clusters, lists[kind].clusters());
+  std::vector<std::map<int, int>> tiles(phases.size());  // of each phase and matrix
+  for (std::size_t p = 0; p < phases.size(); ++p) {
+    for (const ProductItem& item : lists[phases[p]].items) {
+      for (const ProductTile& tile : item.tiles) {
+        if (tile.row != kNoTile) ++tiles[p][tile.matrix];
+      }
+    }
+  }
+  WorkList joined;
+  for (int c = 0; c < clusters; ++c) {
+    joined.lists.push_back(static_cast<int>(joined.items.size()));
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      const WorkList& from = lists[phases[p]];
+      if (c >= from.clusters()) continue;
+      const auto at = static_cast<std::size_t>(c);
+      for (int i = from.lists[at]; i < from.lists[at + 1]; ++i) {
+        ProductItem& item = joined.items.emplace_back(from.items[static_cast<std::size_t>(i)]);
+        item.phase = static_cast<int>(p);
+        // Two matrices of an item have the same shape, so as many tiles.
+        item.need = p == 0 ? 0 : tiles[p - 1][item.tiles[0].matrix];
+      }
+    }
+  }
+  joined.lists.push_back(static_cast<int>(joined.items.size()));
+  return joined;
+}
+
 bool can_hold(const WorkList& list) {
   for (int c = 0; c < list.clusters(); ++c) {
     int held = 0, before = -1;

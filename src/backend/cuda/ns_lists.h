@@ -2,6 +2,8 @@
 // Cuts the products of a chunk into work items and deals them to clusters.
 #pragma once
 
+#include <vector>
+
 #include "backend/cuda/ns_plan.h"
 
 namespace rode::cuda {
@@ -10,6 +12,10 @@ enum class ListKind { gram, square, apply };
 
 // Items of every matrix of the chunk.
 WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options);
+
+// One list of several, phase after phase. All clusters have the phases in the same order, and
+// each waits for the one before it: whoever waits, waits for items that come before its own.
+WorkList join_lists(const std::vector<WorkList>& lists, const std::vector<List>& phases);
 
 // Items of one matrix in a row that a cluster can have under way: a tile put down and one in
 // registers for each of the two warpgroups.

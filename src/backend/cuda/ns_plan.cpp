@@ -148,6 +148,32 @@ void gram_program(Chunk& chunk) {
   chunk.kernel = from;
 }
 
+void find_stretches(Chunk& chunk) {
+  std::map<std::vector<List>, int> known;
+  const auto count = static_cast<int>(chunk.launches.size());
+  for (int first = 0; first < count;) {
+    std::vector<List> kinds;
+    int last = first;
+    for (; last < count && last - first < kMostPhases; ++last) {
+      const Launch& launch = chunk.launches[static_cast<std::size_t>(last)];
+      if (last > first && launch.kind != Launch::Kind::symmetric) break;
+      kinds.push_back(launch.list);
+      if (launch.kind != Launch::Kind::symmetric) {
+        ++last;
+        break;
+      }
+    }
+    Stretch stretch{first, last - first, kinds.front()};
+    if (stretch.count > 1) {
+      const auto [entry, fresh] = known.try_emplace(kinds, static_cast<int>(chunk.lists.size()));
+      if (fresh) chunk.lists.push_back(join_lists(chunk.lists, kinds));
+      stretch.list = entry->second;
+    }
+    chunk.stretches.push_back(stretch);
+    first = last;
+  }
+}
+
 void number_tiles(Chunk& chunk) {
   const auto tiles = [](std::int64_t side) {
     return static_cast<int>((side + kTileSide - 1) / kTileSide);
@@ -188,6 +214,7 @@ void complete(Chunk& chunk, const std::vector<NsMatrix>& matrices, const PlanOpt
   } else {
     standard_program(chunk);
   }
+  find_stretches(chunk);
 }
 
 }  // namespace

@@ -67,9 +67,12 @@ struct alignas(16) ProductItem {
   int partial = 0;  // index of the first tile's sums; the other's follow
   OperandOrder order = OperandOrder::k_k;
   int mirror = 0;  // tiles off the diagonal are written twice
+  int phase = 0;   // of a stretch
+  int need = 0;    // tiles that the phase before must have written of the same matrix
   ProductTile tiles[kClusterSize];
+  int unused[2] = {0, 0};
 };
-static_assert(sizeof(ProductItem) == 48);
+static_assert(sizeof(ProductItem) == 64);
 
 struct TileRange {  // of a matrix's partial sums
   int first = 0, count = 0;
@@ -99,6 +102,14 @@ struct Launch {
   Projection projection = Projection::none;
   int iteration = 0;  // of an applying product: the last one that it completes
   List list = kGramList;
+};
+
+// Launches that run as one: symmetric products in a row, which wait for each other matrix by
+// matrix. One by itself has the list of its kind.
+inline constexpr int kMostPhases = 10;
+struct Stretch {
+  int first = 0, count = 1;
+  int list = 0;  // of Chunk::lists
 };
 
 // rows x cols of `stride` elements, `batch_stride` from matrix to matrix, at `offset` bytes.
@@ -135,9 +146,10 @@ struct Chunk {
   std::vector<Group> groups;
   std::vector<TileRange> tiles;  // of each member
   int partials = 0;
-  std::vector<WorkList> lists;
+  std::vector<WorkList> lists;  // by kind, then those of stretches
   bool hold = false;  // tiles may be held until their matrix's sum is known
   std::vector<Launch> launches;
+  std::vector<Stretch> stretches;
   Role kernel = kRoleX;
   std::size_t bytes = 0;
 };

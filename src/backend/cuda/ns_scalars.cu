@@ -3,6 +3,7 @@
 //
 // One thread a matrix before, one warp a matrix after; both read and write less than a
 // kilobyte a matrix, so a launch costs its latency alone.
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/products.h"
 #include "rules/newton_schulz_rule.h"
 
@@ -11,6 +12,7 @@ namespace {
 
 // P = a I + b A + c A^2 of X; with X = k X_0 the first one takes (k a, k^3 b, k^5 c).
 __global__ void blend_kernel(const BlendArgs args) {
+  follow();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= args.count) return;
   const int matrix = args.members[i];
@@ -22,9 +24,11 @@ __global__ void blend_kernel(const BlendArgs args) {
                        static_cast<float>(p.b * k * k * k), static_cast<float>(p.a * k), 0};
     args.words[at] = 0;
   }
+  for (int i = 0; i < args.launches; ++i) args.written[i * args.matrices + matrix] = 0;
 }
 
 __global__ void sum_kernel(const SumArgs args) {
+  follow();
   const int matrix = args.members[blockIdx.x];
   const TileRange range = args.tiles[matrix];
   double t = 0, xx = 0;
@@ -43,12 +47,13 @@ __global__ void sum_kernel(const SumArgs args) {
 
 cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream) {
   constexpr int kBlock = 64;
-  blend_kernel<<<(args.count + kBlock - 1) / kBlock, kBlock, 0, stream>>>(args);
+  launch_following(blend_kernel, static_cast<unsigned>((args.count + kBlock - 1) / kBlock), kBlock,
+                   stream, args);
   return cudaGetLastError();
 }
 
 cudaError_t launch_sums(const SumArgs& args, cudaStream_t stream) {
-  sum_kernel<<<args.count, 32, 0, stream>>>(args);
+  launch_following(sum_kernel, static_cast<unsigned>(args.count), 32, stream, args);
   return cudaGetLastError();
 }
 

@@ -35,6 +35,15 @@ struct PlainOperand {
   int rows = 0, cols = 0;
 };
 
+// One product of a launch.
+struct Phase {
+  Role a = kRoleX, b = kRoleX, c = kRoleP, d = kRoleY;
+  // Symmetric products; null: D = A B.
+  const Blend* blends = nullptr;  // [matrix]
+  // [matrix]: tiles that are in device memory, for the phase after this one; null: it is the last.
+  int* written = nullptr;
+};
+
 struct ProductArgs {
   const CUtensorMap* maps = nullptr;       // [group][role]; not for the plain path
   const PlainOperand* operands = nullptr;  // [group][role]
@@ -42,9 +51,8 @@ struct ProductArgs {
   const int* lists = nullptr;  // cluster c has items lists[c] .. lists[c + 1]
   int clusters = 0;
   int count = 0, longest = 0;  // items in all, and of the longest list
-  Role a = kRoleX, b = kRoleX, c = kRoleP, d = kRoleY;
-  // Symmetric products; null: D = A B.
-  const Blend* blends = nullptr;  // [matrix]
+  Phase phases[kMostPhases];   // applying products, and the plain path, have one
+  int phase_count = 1;
   // Applying products.
   Projection projection = Projection::none;
   PartialSums* partials = nullptr;
@@ -53,7 +61,7 @@ struct ProductArgs {
 };
 
 // Compute capability 9.0 (products_hopper.cuh).
-enum class ProductKind { plain, polynomial, apply, measured, projected };
+enum class ProductKind { symmetric, apply, measured, projected };
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 
@@ -75,6 +83,8 @@ struct BlendArgs {
   const float* start_scale = nullptr;  // [matrix]
   Blend* blends = nullptr;             // [step][matrix]
   long long* words = nullptr;          // [step][matrix]
+  int* written = nullptr;              // [launch][matrix]
+  int launches = 0;
 };
 cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream);
 

@@ -21,10 +21,9 @@ namespace rode::cuda::hopper {
 template <class Element, ProductKind kKind>
 __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ ProductArgs args) {
-  constexpr bool kSymmetric = kKind == ProductKind::plain || kKind == ProductKind::polynomial;
+  constexpr bool kSymmetric = kKind == ProductKind::symmetric;
   constexpr bool kMeasure = kKind == ProductKind::measured;
   constexpr bool kHold = kKind == ProductKind::projected;
-  constexpr bool kStaged = kKind == ProductKind::polynomial || kMeasure;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
@@ -37,7 +36,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
     }
     for (int g = 0; g < 2; ++g) {
       barrier_init(shared_address(&shared.loaded[g]), 1);
-      barrier_init(shared_address(&shared.ready[g]), 4);  // the warps of a group
+      barrier_init(shared_address(&shared.ready[g]), kWarpgroup);
       barrier_init(shared_address(&shared.stored[g]), 1);
     }
     barrier_init_fence();
@@ -51,14 +50,14 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
   if (group == 0) {
-    give_registers<kHold ? 88 : 40>();  // of 65536: 168 a thread at the start
+    give_registers<kHold ? 88 : kSymmetric ? 56 : 40>();  // of 65536: 168 a thread at the start
     if (warp == 0) {
       if (elected()) copy_operands<kSymmetric, kHold>(args, shared, first, last, rank);
     } else if constexpr (kHold) {
       project_held<Element>(args, shared, first, last, rank);
     }
   } else {
-    take_registers<kHold ? 208 : 232>();
+    take_registers<kHold ? 208 : kSymmetric ? 224 : 232>();
     Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
               shared_address(&shared.loaded[group - 1])};
     const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
@@ -76,10 +75,13 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       next = args.items[min(i + 2, last - 1)];
       const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
       const int depth = uniform(item.depth);
-      const Blend blend = kKind == ProductKind::polynomial ? args.blends[tile.matrix] : Blend{};
-      if constexpr (kStaged) {
+      const Phase& phase = args.phases[kSymmetric ? uniform(item.phase) : 0];
+      const bool blended = kSymmetric && phase.blends != nullptr;
+      const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
+      if (blended || kMeasure) {
         if (me.leads()) {
-          const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? args.c : kRoleU);
+          if constexpr (kSymmetric) wait_written(args, item, tile);
+          const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? phase.c : kRoleU);
           me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
         }
       }
@@ -91,7 +93,11 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
         multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
       }
       if constexpr (kSymmetric) {
-        finish_symmetric<Element, kStaged>(args, item, tile, blend, me, d);
+        if (blended) {
+          finish_symmetric<Element, true>(args, item, tile, blend, me, d);
+        } else {
+          finish_symmetric<Element, false>(args, item, tile, blend, me, d);
+        }
       } else if constexpr (kHold) {
         hold<Element>(args, tile, me, shared, at, d);
       } else {
@@ -114,7 +120,8 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // Who holds a tile waits for other CTAs: all of them run, or none.
+  // Who holds a tile, or multiplies what the phase before has written, waits for other CTAs: all
+  // of them run, or none.
   attributes[1].id = cudaLaunchAttributeCooperative;
   attributes[1].val.cooperative = 1;
   cudaLaunchConfig_t config{};
@@ -123,7 +130,7 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = kKind == ProductKind::projected ? 2 : 1;
+  config.numAttrs = kKind == ProductKind::projected || args.phase_count > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
 }
 
@@ -137,8 +144,7 @@ cudaError_t allow_shared() {
 template <class Element>
 cudaError_t prepare(int* clusters) {
   for (const cudaError_t error :
-       {allow_shared<Element, ProductKind::plain>(),
-        allow_shared<Element, ProductKind::polynomial>(),
+       {allow_shared<Element, ProductKind::symmetric>(),
         allow_shared<Element, ProductKind::apply>(), allow_shared<Element, ProductKind::measured>(),
         allow_shared<Element, ProductKind::projected>()}) {
     if (error != cudaSuccess) return error;
@@ -154,8 +160,7 @@ cudaError_t prepare(int* clusters) {
 template <class Element>
 cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t stream) {
   switch (kind) {
-    case ProductKind::plain: return launch<Element, ProductKind::plain>(args, stream);
-    case ProductKind::polynomial: return launch<Element, ProductKind::polynomial>(args, stream);
+    case ProductKind::symmetric: return launch<Element, ProductKind::symmetric>(args, stream);
     case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
     case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
     case ProductKind::projected: break;

@@ -41,8 +41,9 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
   if (row_tile == kNoTile) return;
   const PlainOperand* own = args.operands + item.group * kRoles;
   const bool swap = item.order == OperandOrder::k_n;
-  const View<T> a(own[swap ? args.b : args.a], batch), b(own[swap ? args.a : args.b], batch),
-      d(own[args.d], batch);
+  const Phase& phase = args.phases[0];
+  const View<T> a(own[swap ? phase.b : phase.a], batch), b(own[swap ? phase.a : phase.b], batch),
+      d(own[phase.d], batch);
   const int row = row_tile * kTileSide, col = col_tile * kTileSide;
   const int thread_row = static_cast<int>(threadIdx.x) / 16 * kSide,
             thread_col = static_cast<int>(threadIdx.x) % 16 * kSide;
@@ -82,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
   }
 
   Blend blend{1, 0, 0, 0};
-  const bool blended = kSymmetric && args.blends != nullptr;
-  if (blended) blend = args.blends[matrix];
+  const bool blended = kSymmetric && phase.blends != nullptr;
+  if (blended) blend = phase.blends[matrix];
   const bool measure = !kSymmetric && args.projection != Projection::none;
   double t = 0, xx = 0;
 #pragma unroll
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
       if (r >= d.rows || c >= d.cols || twice) continue;
       float value = sum[i][j];
       if (blended) {
-        const View<T> other(own[args.c], batch);
+        const View<T> other(own[phase.c], batch);
         value = blend.alpha * value + blend.beta * other.read(r, c) + (r == c ? blend.gamma : 0);
       }
       T rounded;

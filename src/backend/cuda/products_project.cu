@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs 
   const float factor =
       args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(sum)) : 1.0F;
   const PlainOperand* own = args.operands + item.group * kRoles;
-  const PlainOperand to = own[args.d];
+  const PlainOperand to = own[args.phases[0].d];
   const int row = tile.row * kTileSide + static_cast<int>(threadIdx.x) / kAcross;
   const int column = item.col_tile * kTileSide + static_cast<int>(threadIdx.x) % kAcross * kWidth;
   if (column >= to.cols) return;

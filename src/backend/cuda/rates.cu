@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/launches.h"
 
@@ -28,6 +29,7 @@ __device__ double add_parts(const double* parts, std::int64_t count, int width) 
 // large terms the prediction is off, and the start is scaled to the norm it should have.
 __global__ void __launch_bounds__(kThreads)
     start_scale_of(StepView view, const std::int32_t* matrices, float* start_scale) {
+  follow();
   const int index = matrices[blockIdx.x];
   const MatrixEntry& matrix = view.matrices[index];
   const JobEntry& job = view.jobs[index];
@@ -72,6 +74,7 @@ __device__ void rate_muon(const MatrixEntry& matrix, double multiplier, const Ns
 
 __global__ void __launch_bounds__(kRateThreads)
     rate(StepView view, MatrixRange range, const float* start_scale, const NsSums* sums) {
+  follow();
   const std::int64_t at = blockIdx.x * static_cast<std::int64_t>(kRateThreads) + threadIdx.x;
   if (at >= range.count) return;
   const int index = range.matrices[at];
@@ -113,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) finish(StepView view) {
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,
                         cudaStream_t stream) {
   if (range.count == 0) return;
-  start_scale_of<<<static_cast<unsigned>(range.count), kThreads, 0, stream>>>(view, range.matrices,
-                                                                              start_scale);
+  launch_following(start_scale_of, static_cast<unsigned>(range.count), kThreads, stream, view,
+                   range.matrices, start_scale);
   RODE_CUDA_CHECK_LAUNCH(stream, "start_scale");
 }
 
@@ -122,7 +125,7 @@ void launch_rates(const StepView& view, MatrixRange range, const float* start_sc
                   const NsSums* sums, cudaStream_t stream) {
   if (range.count == 0) return;
   const auto blocks = static_cast<unsigned>((range.count + kRateThreads - 1) / kRateThreads);
-  rate<<<blocks, kRateThreads, 0, stream>>>(view, range, start_scale, sums);
+  launch_following(rate, blocks, kRateThreads, stream, view, range, start_scale, sums);
   RODE_CUDA_CHECK_LAUNCH(stream, "rate");
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/weights.cuh"
 #include "backend/cuda/launches.h"
@@ -20,6 +21,7 @@ constexpr int kTotalThreads = 256;
 constexpr int kGateThreads = 512;  // 128 registers a thread: the scalars are long expressions
 
 __global__ void __launch_bounds__(kTotalThreads) total(StepView view) {
+  follow();
   const JobEntry& job = view.jobs[blockIdx.x];
   const double* parts = view.measured + 6 * job.first_chunk;
   double sums[6] = {};
@@ -127,6 +129,7 @@ __device__ void settle_job(const StepView& view, int index, double multiplier,
 // Every thread keeps the same jobs from phase to phase.
 __global__ void __launch_bounds__(kGateThreads) gate(StepView view) {
   __shared__ int first_bad;
+  follow();
   const int thread = static_cast<int>(threadIdx.x);
   Control& control = *view.control;
   const bool refuse_all = control.refuse_all != 0;
@@ -175,10 +178,10 @@ __global__ void __launch_bounds__(kGateThreads) gate(StepView view) {
 
 void launch_settle(const StepView& view, cudaStream_t stream) {
   if (view.job_count > 0) {
-    total<<<static_cast<unsigned>(view.job_count), kTotalThreads, 0, stream>>>(view);
+    launch_following(total, static_cast<unsigned>(view.job_count), kTotalThreads, stream, view);
     RODE_CUDA_CHECK_LAUNCH(stream, "total");
   }
-  gate<<<1, kGateThreads, 0, stream>>>(view);
+  launch_following(gate, 1, kGateThreads, stream, view);
   RODE_CUDA_CHECK_LAUNCH(stream, "gate");
 }
 

@@ -6,6 +6,7 @@
 // ||W||^2 are left by chunk. One block of 256 threads a chunk, five blocks an SM; a thread asks for
 // two runs of both arrays before it uses the first.
 #include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/slot.cuh"
 #include "backend/cuda/device/weights.cuh"
@@ -69,8 +70,9 @@ __device__ Moved write_chunk(const JobEntry& job, const Kernel& kernel, const Mi
 __global__ void __launch_bounds__(kChunkThreads, 5) write(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
-  if (view.live[entry.job] == 0) return;
   const JobEntry job = view.jobs[entry.job];
+  follow();
+  if (view.live[entry.job] == 0) return;
   const MatrixEntry& matrix = view.matrices[entry.job];
   const MatrixStep& step = view.matrix_steps[entry.job];
   Moved moved;
@@ -94,7 +96,8 @@ __global__ void __launch_bounds__(kChunkThreads, 5) write(Args args) {
 
 void launch_write(const StepView& view, ChunkRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  write<<<static_cast<unsigned>(range.count), kChunkThreads, 0, stream>>>({view, range.chunks});
+  launch_following(write, static_cast<unsigned>(range.count), kChunkThreads, stream,
+                   Args{view, range.chunks});
   RODE_CUDA_CHECK_LAUNCH(stream, "write");
 }
 

@@ -161,7 +161,8 @@ template <class Element, bool kBlend>
 __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const ProductItem& item,
                                                  const ProductTile& tile, const Blend& blend,
                                                  Worker& me, float (&d)[2][64]) {
-  const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
+  const Phase& phase = args.phases[item.phase];
+  const CUtensorMap* map = args.maps + item.group * kRoles + phase.d;
   const int row = tile.row * kTileSide, column = item.col_tile * kTileSide;
   const std::uint32_t own = me.own_place();
   if constexpr (kBlend) {
@@ -198,7 +199,8 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
     }
   }
   if constexpr (!kBlend) {
-    if (item.mirror && diagonal) {
+    // A product of a matrix with itself is symmetric as computed.
+    if (item.mirror && diagonal && phase.a != phase.b) {
 #pragma unroll
       for (int side = 0; side < 2; ++side) me.write_mirrored_side(side, packed);
       me.sync();
@@ -211,12 +213,18 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
     me.write_side(own, side, packed);
     me.store_side(map, side, row, column, tile.batch);
   }
-  if (!item.mirror || diagonal) return;
+  if (item.mirror && !diagonal) {
 #pragma unroll
-  for (int side = 0; side < 2; ++side) {
-    me.wait_free<1>();
-    me.write_mirrored_side(side, packed);
-    me.store_side(map, side, column, row, tile.batch);
+    for (int side = 0; side < 2; ++side) {
+      me.wait_free<1>();
+      me.write_mirrored_side(side, packed);
+      me.store_side(map, side, column, row, tile.batch);
+    }
+  }
+  // The other warpgroup multiplies meanwhile.
+  if (phase.written != nullptr && me.leads()) {
+    stores_wait();
+    tell(phase.written + tile.matrix);
   }
 }
 
@@ -225,7 +233,7 @@ template <class Element, bool kMeasure>
 __device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item,
                                              int rank, Worker& me, Shared& shared,
                                              float (&d)[2][64]) {
-  const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
+  const CUtensorMap* map = args.maps + item.group * kRoles + args.phases[0].d;
   const std::uint32_t own = me.own_place();
   if constexpr (kMeasure) {
     me.wait_loaded();

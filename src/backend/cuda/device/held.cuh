@@ -102,8 +102,8 @@ __device__ __forceinline__ void hold(const ProductArgs& args, const ProductTile&
 #pragma unroll
     for (int i = 0; i < 32; ++i) write_shared(me.place(own, half, i), packed[half][i]);
   }
-  __syncwarp();
-  if (me.lane == 0) barrier_arrive(shared_address(&shared.ready[me.group]));
+  // Every thread for itself: racecheck follows a barrier to those who arrive at it, not beyond.
+  barrier_arrive(shared_address(&shared.ready[me.group]));
 }
 
 // Three warps correct tiles, a quarter at a time: 6 rows of 16 runs of 8 elements at once, 6 runs
@@ -238,7 +238,7 @@ __device__ __forceinline__ void project_held(const ProductArgs& args, Shared& sh
     fence_for_copies();
     correctors_sync();
     if (leads) {
-      const CUtensorMap* map = args.maps + item.group * kRoles + args.d;
+      const CUtensorMap* map = args.maps + item.group * kRoles + args.phases[0].d;
       store_tile(map, tile, (item.tiles[0].row + rank) * kTileSide, item.col_tile * kTileSide,
                  item.tiles[0].batch);
     }

@@ -161,6 +161,20 @@ __device__ inline void stores_wait_read() {
 // The stores are complete and visible to this thread.
 __device__ inline void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
+// Counts of tiles that are in device memory: the thread that stored one has waited for it, and
+// who reads what was told reads it with the copy engine.
+__device__ inline void tell(int* count) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
+}
+__device__ inline int read_count(const int* count) {
+  int value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
+  return value;
+}
+__device__ inline void fence_for_loads() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 // Orders accesses of shared memory before later ones of the copy engine.
 __device__ inline void fence_for_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

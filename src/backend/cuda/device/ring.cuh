@@ -32,6 +32,16 @@ __device__ inline ProductTile tile_of(const ProductItem& item, int rank) {
   return rank == 0 ? item.tiles[0] : item.tiles[1];
 }
 
+// Until the phase before has written all of the tile's matrix. By one thread, before its copies.
+__device__ inline void wait_written(const ProductArgs& args, const ProductItem& item,
+                                    const ProductTile& tile) {
+  if (item.need == 0) return;
+  const int* written = args.phases[item.phase - 1].written + tile.matrix;
+  while (read_count(written) < item.need) {
+  }
+  fence_for_loads();
+}
+
 // Place in the ring, and the parity of its present round.
 struct Cursor {
   int stage = 0;
@@ -45,9 +55,9 @@ struct Cursor {
 
 // ---- The copying warpgroup --------------------------------------------------------------------
 // The two CTAs of a cluster multiply two tiles of one column: each loads its left operand and
-// half of the right one, which the copy engine delivers to both; tiles of two matrices (kMixed)
-// have nothing in common. kDirection: each item's tile of U follows its operands.
-template <bool kMixed, bool kDirection>
+// half of the right one, which the copy engine delivers to both; tiles of two matrices (of
+// symmetric products) have nothing in common. kDirection: each item's tile of U follows its operands.
+template <bool kSymmetric, bool kDirection>
 __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
                                      int rank) {
   if (first >= last) return;
@@ -56,17 +66,19 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
   constexpr std::uint16_t kBoth = 3;
   Cursor at;
   ProductItem next = args.items[first];
-  prefetch_map(args.maps + next.group * kRoles + args.a);
-  prefetch_map(args.maps + next.group * kRoles + args.b);
+  prefetch_map(args.maps + next.group * kRoles + args.phases[0].a);
+  prefetch_map(args.maps + next.group * kRoles + args.phases[0].b);
   wait_for_previous_launch();
   for (int i = first; i < last; ++i) {
     const ProductItem item = next;
     next = args.items[i + 1 < last ? i + 1 : i];  // on its way while this one is copied
     const CUtensorMap* maps = args.maps + item.group * kRoles;
+    const Phase& phase = args.phases[kSymmetric ? item.phase : 0];
     const bool swap = item.order == OperandOrder::k_n;
-    const CUtensorMap* left = maps + (swap ? args.b : args.a);
-    const CUtensorMap* right = maps + (swap ? args.a : args.b);
+    const CUtensorMap* left = maps + (swap ? phase.b : phase.a);
+    const CUtensorMap* right = maps + (swap ? phase.a : phase.b);
     const ProductTile tile = tile_of(item, rank);
+    if constexpr (kSymmetric) wait_written(args, item, tile);
     const bool shared_right = item.tiles[0].batch == item.tiles[1].batch;
     const int left_side = tile.row * kTileSide;
     const int right_side = item.col_tile * kTileSide;
@@ -85,7 +97,7 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
         load_box(to_left + kBoxBytes, left, barrier, depth, left_side + kBoxSide, tile.batch);
       }
       const bool along_k = item.order == OperandOrder::k_k;
-      if (kMixed && !shared_right) {
+      if (kSymmetric && !shared_right) {
 #pragma unroll
         for (int box = 0; box < 2; ++box) {
           const int side = right_side + box * kBoxSide;
