@@ -2,7 +2,9 @@
 // Newton-Schulz on CUDA by itself: agreement of half precision with fp32, and the time and
 // rate of every launch.
 //
-//   bench_cuda_newton_schulz [check] [SHAPES...]   shapes as ROWSxCOLSxCOUNT,... or a model
+//   bench_cuda_newton_schulz [check | check-small] [SHAPES...]
+//
+// SHAPES: ROWSxCOLSxCOUNT,... or a model. check-small is for compute-sanitizer.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -145,10 +147,11 @@ Outcome solve(std::vector<NsMatrix> matrices, const std::vector<std::vector<floa
   return out;
 }
 
-int check() {
-  const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
+int check(bool small) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
       {768, 768}, {2048, 768}, {768, 2048}, {256, 768},   {768, 256},  {1536, 1536}, {129, 257},
       {64, 147},  {300, 300},  {512, 4608}, {1000, 2048}, {2048, 768}, {4100, 1536}, {72, 64}};
+  if (small) shapes = {{256, 256}, {129, 257}, {300, 260}};
   std::vector<std::vector<float>> starts, directions;
   for (const auto& [rows, cols] : shapes) {
     starts.push_back(unit_matrix(rows, cols));
@@ -374,8 +377,8 @@ int main(int argc, char** argv) {
     int result = 0;
     for (int i = 1; i < argc; ++i) {
       const std::string what = argv[i];
-      if (what == "check") {
-        result = check();
+      if (what == "check" || what == "check-small") {
+        result = check(what == "check-small");
         continue;
       }
       time_model(what, NsDType::bf16, true, Reproject::guarded, NsForm::automatic, 512);

@@ -3,8 +3,8 @@
 //
 // The equations are those of rules/; what all elements of a tensor share was computed at the
 // gate. Bytes an element in fp32: AdamW reads 16 and writes 12, AdEMAMix 20 and 16, SGD 12
-// and 8. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk; a
-// thread asks for two runs of every array before it uses the first.
+// and 8. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk,
+// five blocks an SM: as many threads as fit bring more than runs in flight.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/weights.cuh"
@@ -20,7 +20,7 @@ struct Args {
 
 // kArrays: how many moments a rule keeps; `m` holds one element of each.
 struct AdamW {
-  static constexpr int kArrays = 2, kRuns = 2;
+  static constexpr int kArrays = 2, kRuns = 1;
   rules::AdamWCoefficients c;
   __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
     return rules::adamw_element(c, w, g, m[0], m[1]);
@@ -28,7 +28,7 @@ struct AdamW {
 };
 
 struct AdEMAMix {
-  static constexpr int kArrays = 3, kRuns = 2;
+  static constexpr int kArrays = 3, kRuns = 1;
   rules::AdEMAMixCoefficients c;
   __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
     return rules::ademamix_element(c, w, g, m[0], m[1], m[2]);
@@ -36,7 +36,7 @@ struct AdEMAMix {
 };
 
 struct Sgd {
-  static constexpr int kArrays = 1, kRuns = 4;
+  static constexpr int kArrays = 1, kRuns = 2;
   SgdCoefficients c;
   __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
     return rules::sgd_element(c.lr, c.weight_decay, c.momentum, w, g, m[0]);
@@ -85,7 +85,7 @@ __device__ Moved step_chunk(const JobEntry& job, std::uint64_t stream, const Wal
   return moved;
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 3) element(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 5) element(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
   if (view.live[entry.job] == 0) return;

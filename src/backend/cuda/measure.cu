@@ -7,8 +7,8 @@
 // Reads 12, 8 or 4 bytes an element (fp32) and writes 48 a chunk of 16384. Products of two
 // floats are exact in double, so that a sum of any length is good to fp32; each value is
 // converted once, for conversions are what is scarce (16 a clock on an SM; the pass needs
-// 4.5). One block of 256 threads a chunk; a thread asks for two runs of 16 bytes of every
-// array (four of a lone gradient) before it uses the first; four blocks share an SM.
+// 4.5). One block of 256 threads a chunk; a thread asks for four runs of 16 bytes of every
+// array before it uses the first; three blocks share an SM.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/load.cuh"
@@ -43,7 +43,7 @@ __device__ void add(float t, float b, float g, double (&sums)[6]) {
 
 template <int kArrays>
 __device__ void measure_chunk(const JobEntry& job, const Walk& chunk, double (&sums)[6]) {
-  constexpr int kRuns = kArrays == 1 ? 4 : 2;
+  constexpr int kRuns = 4;
   walk<kRuns>(chunk.count, job.vector != 0,
               [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
                 std::int64_t at[kCount];
@@ -65,7 +65,7 @@ __device__ void measure_chunk(const JobEntry& job, const Walk& chunk, double (&s
               });
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 4) measure(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 3) measure(Args args) {
   const ChunkEntry entry = args.chunks[blockIdx.x];
   const JobEntry job = args.view.jobs[entry.job];
   follow();

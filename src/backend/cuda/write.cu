@@ -3,7 +3,7 @@
 //
 // Projection, rotation and rescaling are in the two coefficients. Bytes an element with fp32
 // weights and a bf16 kernel: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
-// ||W||^2 are left by chunk. One block of 256 threads a chunk, five blocks an SM; a thread asks for
+// ||W||^2 are left by chunk. One block of 256 threads a chunk, six blocks an SM; a thread asks for
 // two runs of both arrays before it uses the first.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/chain.cuh"
@@ -67,7 +67,7 @@ __device__ Moved write_chunk(const JobEntry& job, const Kernel& kernel, const Mi
   return moved;
 }
 
-__global__ void __launch_bounds__(kChunkThreads, 5) write(Args args) {
+__global__ void __launch_bounds__(kChunkThreads, 6) write(Args args) {
   const StepView& view = args.view;
   const ChunkEntry entry = args.chunks[blockIdx.x];
   const JobEntry job = view.jobs[entry.job];
