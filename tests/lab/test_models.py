@@ -77,16 +77,9 @@ class Ours:
         }
         files.save_file(weights, self.folder / "weights.safetensors")
         files.save_file(
-            {"input": inputs, "target": targets},
-            self.folder / "input.safetensors",
-            metadata,
+            {"input": inputs, "target": targets}, self.folder / "input.safetensors", metadata
         )
-        names = [
-            "weights.safetensors",
-            "input.safetensors",
-            "output.safetensors",
-            "saved",
-        ]
+        names = ["weights.safetensors", "input.safetensors", "output.safetensors", "saved"]
         done = subprocess.run(
             [self.program, *(self.folder / name for name in names)],
             capture_output=True,

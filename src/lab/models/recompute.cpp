@@ -64,9 +64,9 @@ at::Tensor leaf_of(const at::Tensor& input) {
 class Recompute : public ::torch::autograd::Function<Recompute> {
  public:
   // Autograd calls it without recording. `variables`: the input, then the parameters.
-  static at::Tensor forward(AutogradContext* context, const variable_list& variables,
+  static at::Tensor forward(AutogradContext* context, at::TensorList variables,
                             const c10::intrusive_ptr<FirstRun>& run) {
-    context->save_for_backward(variables);
+    context->save_for_backward(variables.vec());
     context->saved_data["run"] = c10::IValue::make_capsule(run);
     const AutocastScope scope(variables[0].device().type(), run->autocast);
     return run->block(variables[0]);
@@ -117,7 +117,8 @@ at::Tensor recompute(const Block& block, const at::Tensor& input,
   if (random) run->generator = generator_state(input.device());
   variable_list variables{input};
   variables.insert(variables.end(), parameters.begin(), parameters.end());
-  return Recompute::apply(variables, run);
+  // A list of torch's own: tensors in a std::vector would be no arguments to autograd.
+  return Recompute::apply(at::TensorList(variables), run);
 }
 
 }  // namespace rode::lab
