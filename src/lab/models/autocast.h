@@ -15,8 +15,8 @@ struct AutocastState {
   }
 };
 
-// Without autocast's cache of cast weights: what it holds from a pass without gradients would
-// cut the weights out of a later pass with them.
+// Without autocast's cache of cast weights: one from a pass without gradients must not serve a
+// later pass with them, and whether torch sees to that depends on its version.
 class AutocastScope {
  public:
   AutocastScope(at::DeviceType device, AutocastState state)
