@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norm, rotary positions, gate and attention by torch's own operations.
+// Norm, rotary positions, gate and attention: by torch's own operations, the norm by a fused
+// kernel where there is one.
 #include "lab/models/functions.h"
 
 #include <cmath>
@@ -7,10 +8,27 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include "lab/models/autocast.h"
+#include "lab/models/fused/kernels.h"
+#include "lab/models/fused/ops.h"
+
 namespace rode::lab {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return at::rms_norm(x, weight.sizes(), weight, eps);
+at::ScalarType product_type(const at::Tensor& parameter) {
+  const AutocastState autocast = AutocastState::of(parameter.device().type());
+  return autocast.enabled ? autocast.dtype : parameter.scalar_type();
+}
+
+Normed add_rms_norm(const Residual& stream, const at::Tensor& weight, double eps) {
+  const at::ScalarType type = product_type(weight);
+  if (stream.x.scalar_type() == weight.scalar_type() &&
+      fused::takes(weight.device(), weight.scalar_type(), type) &&
+      weight.numel() <= fused::kMaxNormWidth) {
+    const fused::Normed out = fused::add_rms_norm(stream.x, stream.delta, weight, eps, type);
+    return {out.sum, out.norm};
+  }
+  const at::Tensor sum = stream.delta.defined() ? stream.x + stream.delta : stream.x;
+  return {sum, at::rms_norm(sum, weight.sizes(), weight, eps)};
 }
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate) * up; }

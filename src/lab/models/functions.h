@@ -8,8 +8,20 @@
 
 namespace rode::lab {
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+// The type that products have now: autocast's, or that of the parameters.
+at::ScalarType product_type(const at::Tensor& parameter);
+
+// The residual stream, and what is still to be added to it; `delta` may be undefined.
+struct Residual {
+  at::Tensor x, delta;
+};
+
+struct Normed {
+  at::Tensor sum, norm;
+};
+
+// sum = x + delta, norm = sum / sqrt(mean(sum^2) + eps) * weight over the last dimension.
+Normed add_rms_norm(const Residual& stream, const at::Tensor& weight, double eps);
 
 // silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
@@ -23,6 +35,8 @@ class RotaryTable {
   void prepare(std::int64_t length, const at::Tensor& like);
   // Turns the pairs (i, i + size/2) of x (batch, heads, length, size). Result has x's type.
   at::Tensor rotate(const at::Tensor& x) const;
+  const at::Tensor& cos() const { return cos_; }
+  const at::Tensor& sin() const { return sin_; }
 
  private:
   std::int64_t size_;

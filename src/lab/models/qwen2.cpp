@@ -11,6 +11,7 @@
 
 #include "lab/models/architectures.h"
 #include "lab/models/decoder.h"
+#include "lab/models/fused/ops.h"
 
 namespace rode::lab {
 namespace {
@@ -25,10 +26,16 @@ struct RmsNorm : nn::Module {
   explicit RmsNorm(const ModelConfig& config)
       : eps(config.norm_eps), weight(register_parameter("weight", at::ones({config.width}))) {}
 
-  at::Tensor forward(const at::Tensor& x) const { return rms_norm(x, weight, eps); }
+  Normed forward(const Residual& stream) const { return add_rms_norm(stream, weight, eps); }
 
   double eps;
   at::Tensor weight;
+};
+
+// A layer's weights in the products' type, those of one input joined; undefined where the products
+// are torch's own.
+struct Copies {
+  at::Tensor qkv, qkv_bias, o, gate_up, down;
 };
 
 struct Attention : nn::Module {
@@ -45,11 +52,22 @@ struct Attention : nn::Module {
     return config.width / config.heads * config.kv_heads;
   }
 
-  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary) {
+  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary, const Copies& copies) {
+    const double dropped = is_training() ? dropout : 0;
+    if (copies.qkv.defined()) {
+      const auto [q, k, v] = fused::project_qkv(x, qkv(), copies.qkv, copies.qkv_bias,
+                                                {rotary.cos(), rotary.sin(), heads, kv_heads});
+      return fused::project(causal_attention(q, k, v, dropped), {o_proj->weight}, copies.o);
+    }
     const at::Tensor q = rotary.rotate(split_heads(q_proj->forward(x), heads));
     const at::Tensor k = rotary.rotate(split_heads(k_proj->forward(x), kv_heads));
     const at::Tensor v = split_heads(v_proj->forward(x), kv_heads);
-    return o_proj->forward(causal_attention(q, k, v, is_training() ? dropout : 0));
+    return o_proj->forward(causal_attention(q, k, v, dropped));
+  }
+
+  std::vector<at::Tensor> qkv() const {
+    return {q_proj->weight, k_proj->weight, v_proj->weight,
+            q_proj->bias,   k_proj->bias,   v_proj->bias};
   }
 
   std::int64_t heads, kv_heads;
@@ -63,7 +81,12 @@ struct Mlp : nn::Module {
         up_proj(register_module("up_proj", linear(config.width, config.mlp_width, false))),
         down_proj(register_module("down_proj", linear(config.mlp_width, config.width, false))) {}
 
-  at::Tensor forward(const at::Tensor& x) {
+  at::Tensor forward(const at::Tensor& x, const Copies& copies) {
+    if (copies.gate_up.defined()) {
+      const at::Tensor both =
+          fused::project(x, {gate_proj->weight, up_proj->weight}, copies.gate_up);
+      return fused::project(fused::swiglu(both), {down_proj->weight}, copies.down);
+    }
     return down_proj->forward(swiglu(gate_proj->forward(x), up_proj->forward(x)));
   }
 
@@ -78,9 +101,17 @@ struct Layer : nn::Module {
         post_attention_layernorm(
             register_module("post_attention_layernorm", std::make_shared<RmsNorm>(config))) {}
 
-  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary) {
-    const at::Tensor y = x + self_attn->forward(input_layernorm->forward(x), rotary);
-    return y + mlp->forward(post_attention_layernorm->forward(y));
+  // The last sum is left to the norm that follows.
+  Residual pass(const Residual& stream, const RotaryTable& rotary, const Copies& copies) {
+    const Normed in = input_layernorm->forward(stream);
+    const Normed mid =
+        post_attention_layernorm->forward({in.sum, self_attn->forward(in.norm, rotary, copies)});
+    return {mid.sum, mlp->forward(mid.norm, copies)};
+  }
+
+  at::Tensor forward(const at::Tensor& x, const RotaryTable& rotary, const Copies& copies) {
+    const Residual out = pass({x, {}}, rotary, copies);
+    return out.x + out.delta;
   }
 
   std::shared_ptr<Attention> self_attn;
@@ -102,12 +133,43 @@ struct Body : nn::Module {
   }
 
   at::Tensor forward(const at::Tensor& tokens, bool checkpoint) {
-    at::Tensor x = embed_tokens->forward(tokens);
-    rotary.prepare(tokens.size(1), x);
+    Residual stream{embed_tokens->forward(tokens), {}};
+    rotary.prepare(tokens.size(1), stream.x);
+    const std::vector<Copies> copies = copy_weights();
     for (std::size_t i = 0; i < layers->size(); ++i) {
-      x = run_block(layers->ptr<Layer>(i), x, checkpoint, is_training() && dropout > 0, rotary);
+      const auto layer = layers->ptr<Layer>(i);
+      if (checkpoint) {
+        stream.x =
+            run_block(layer, stream.x, true, is_training() && dropout > 0, rotary, copies[i]);
+      } else {
+        stream = layer->pass(stream, rotary, copies[i]);
+      }
     }
-    return norm->forward(x);
+    return norm->forward(stream).norm;
+  }
+
+  // Once a pass, all layers by one launch.
+  std::vector<Copies> copy_weights() const {
+    std::vector<Copies> out(layers->size());
+    const at::Tensor& like = embed_tokens->weight;
+    const at::ScalarType type = product_type(like);
+    if (!fused::takes(like.device(), like.scalar_type(), type)) return out;
+    std::vector<std::vector<at::Tensor>> groups;
+    for (std::size_t i = 0; i < layers->size(); ++i) {
+      const auto layer = layers->ptr<Layer>(i);
+      const std::vector<at::Tensor> qkv = layer->self_attn->qkv();
+      groups.emplace_back(qkv.begin(), qkv.begin() + 3);
+      groups.emplace_back(qkv.begin() + 3, qkv.end());
+      groups.push_back({layer->self_attn->o_proj->weight});
+      groups.push_back({layer->mlp->gate_proj->weight, layer->mlp->up_proj->weight});
+      groups.push_back({layer->mlp->down_proj->weight});
+    }
+    const std::vector<at::Tensor> made = fused::joined_copies(groups, type);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto* const m = &made[5 * i];
+      out[i] = {m[0], m[1], m[2], m[3], m[4]};
+    }
+    return out;
   }
 
   nn::Embedding embed_tokens;
