@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rode train` and `rode compare`: runs that are killed and resumed, signals, errors, reports."""
+
+import json
+import os
+import random
+import resource
+import signal
+import struct
+import subprocess
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+FAILED, USAGE = 1, 2
+SEED = 20240520
+# A decoder so small that most of a run is its files.
+TASK = """title = "Small"
+[model]
+kind = "qwen2"
+layers = 1
+width = 16
+heads = 2
+kv_heads = 2
+mlp_width = 24
+vocab_size = 64
+[data]
+kind = "tiny-lm"
+sequence = 16
+train_samples = 50
+eval_samples = 8
+[train]
+steps = 120
+batch = 8
+warmup = 10
+eval_interval = 20
+checkpoint_interval = 10
+routing = "language"
+[optimizers.rode]
+lr = 1e-2
+lr_rho = 1e-2
+lr_rest = 3e-3
+nesterov = true
+radius = "adaptive"
+source = "test"
+[optimizers.adamw]
+lr = 3e-3
+lr_rest = 3e-3
+source = "test"
+"""
+
+
+@pytest.fixture(autouse=True)
+def needs_training(rode):
+    if "cannot train" in rode.call("train").stderr or "no lab" in rode.call("tasks").stderr:
+        pytest.skip("this build cannot train")
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(TASK)
+    return path
+
+
+def train_words(task, out, *extra, optimizer="rode"):
+    words = ["train", "--task", task, "--optimizer", optimizer, "--out", out, "--threads", 1]
+    return [str(word) for word in [*words, *extra]]
+
+
+def start(rode, *words, **options):
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        [str(rode.binary), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def checkpoints(out):
+    return sorted((out / "checkpoints").glob("step-*.safetensors"))
+
+
+def what_counts(out):
+    """All that must not depend on how often a run was interrupted."""
+    files = [out / "model.safetensors", out / "log.jsonl", checkpoints(out)[-1]]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wait_for_step(out, step, process):
+    """Until the log has `step` steps."""
+    log = out / "log.jsonl"
+    for _ in range(3000):
+        if process.poll() is not None:
+            return
+        if log.exists() and log.read_text().count('"kind":"step"') >= step:
+            return
+        time.sleep(0.005)
+    raise AssertionError("the run does not move")
+
+
+def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    seconds = json.loads((whole / "result.json").read_text())["seconds"]
+    draw = random.Random(SEED)
+    kills = 0
+    for _ in range(40):
+        process = start(rode, *train_words(task, parts, "--resume"))
+        try:
+            if kills < 6:
+                # Anywhere: while it starts, trains, evaluates or writes a checkpoint.
+                wait_for_step(parts, draw.randrange(1, 20) if kills else 0, process)
+                time.sleep(draw.uniform(0, seconds / 4))
+                process.kill()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+    assert kills >= 3 and process.returncode == 0
+    assert what_counts(parts) == what_counts(whole)
+    assert not list(parts.rglob("*.tmp"))
+    assert len(checkpoints(parts)) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_stops(rode, task, tmp_path, number):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole, "--seed", 3)).returncode == 0
+    process = start(rode, *train_words(task, parts, "--seed", 3))
+    wait_for_step(parts, 13, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "--resume" in errors, errors
+    done = sum(line["kind"] == "step" for line in lines(parts / "log.jsonl"))
+    assert checkpoints(parts)[-1].name == f"step-{done:08}.safetensors"
+    assert not (parts / "result.json").exists()
+    resumed = rode.call(*train_words(task, parts, "--seed", 3, "--resume"))
+    assert resumed.returncode == 0 and f"after step {done}" in resumed.stderr
+    assert what_counts(parts) == what_counts(whole)
+
+
+def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
+    out = tmp_path / "run"
+    assert rode.call(*train_words(task, out, "--steps", 4)).returncode == 0
+    again = rode.call(*train_words(task, out, "--steps", 4))
+    assert again.returncode == USAGE and "--overwrite" in again.stderr
+    other = rode.call(*train_words(task, out, "--steps", 4, "--resume", "--set", "lr=0.5"))
+    assert other.returncode == USAGE and "/options/lr" in other.stderr
+    before = (out / "log.jsonl").read_bytes()
+    done = rode.call(*train_words(task, out, "--steps", 4, "--resume", "--json"))
+    assert done.returncode == 0 and json.loads(done.stdout)["steps"] == 4
+    assert (out / "log.jsonl").read_bytes() == before
+    fresh = rode.call(*train_words(task, out, "--steps", 4, "--overwrite"))
+    assert fresh.returncode == 0 and (out / "log.jsonl").read_bytes() == before
+
+
+def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
+    out = tmp_path / "run"
+    task.write_text(TASK.replace("warmup = 10", "warmup = 0"))
+    rates = ["--set", "lr=1e30", "--set", "lr_rest=1e30", "--set", "weight_decay=0"]
+    done = rode.call(*train_words(task, out, *rates, optimizer="adamw"))
+    assert done.returncode == FAILED
+    for word in ("step", "lower the rates", "checkpoint"):
+        assert word in done.stderr, done.stderr
+    assert json.loads((out / "result.json").read_text())["status"] == "diverged"
+    assert lines(out / "log.jsonl")[-1]["kind"] == "diverged"
+    for file in checkpoints(out):
+        assert all(
+            bool(t.isfinite().all()) for t in load_file(file).values() if t.is_floating_point()
+        )
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_it(rode, task, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    limit = (whole / "log.jsonl").stat().st_size // 2
+
+    def small_disk():
+        # A limit on the size of a file stands for the disk's: the log grows until it meets it.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    size = checkpoints(whole)[-1].stat().st_size
+    words = train_words(task, out, "--no-tensorboard")
+    process = start(rode, *words, preexec_fn=small_disk, restore_signals=False)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "free" in errors, errors
+    # Where a checkpoint is larger than the limit, not even the first one is there.
+    assert bool(checkpoints(out)) == (size <= limit)
+    assert not list((out / "checkpoints").glob(".rode-*"))
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    assert what_counts(out) == what_counts(whole)
+
+
+def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
+    out = tmp_path / "run"
+    for words, hint in (
+        (train_words("tiny-ml", out), "tiny-lm"),
+        (train_words(task, out, optimizer="rod"), "rode"),
+        (train_words(task, out, "--set", "lrr=1"), "lr"),
+        (train_words(task, out, "--steps", 0), "--steps"),
+        (train_words(task, out, "--device", "tpu"), "--device"),
+        (["compare", "--task", task, "--optimizers", "rode,adam", "--out", out], "adamw"),
+    ):
+        done = rode.call(*words)
+        assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
+        assert not out.exists()
+
+
+def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "run"
+    tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
+    task.write_text(tokens.replace("train_samples = 50\n", ""))
+    words = train_words(task, out, "--data", data)
+    done = rode.call(*words)
+    assert done.returncode == FAILED and "text" in done.stderr
+    text = tmp_path / "text.txt"
+    text.write_text("some words " * 400)
+    for split in ("train", "valid"):
+        arguments = ["--input", text, "--out", data / "text", "--tokenizer", "bytes"]
+        made = rode.call("data", "tokens", *arguments, "--split", split)
+        assert made.returncode == 0, made.stderr
+    done = rode.call(*words)
+    assert done.returncode == FAILED and "257" in done.stderr and "vocab" in done.stderr
+    task.write_text(task.read_text().replace("vocab_size = 64", "vocab_size = 257"))
+    shard = data / "text" / "train_000000.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-7])
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr
+    assert not out.exists()
+    shard.write_bytes(whole)
+    assert rode.call(*words).returncode == 0
+
+
+def field_values(data):
+    """The fields of a protobuf message: (number, value), bytes for nested ones."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            yield number, varint()
+            continue
+        size = {1: 8, 5: 4}.get(wire) or varint()
+        yield number, data[at : at + size]
+        at += size
+
+
+def read_events(path):
+    """Scalars of an event file: (tag, step, value)."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = dict(field_values(data[at + 12 : at + 12 + length]))
+        for _, value in field_values(event.get(5, b"")):
+            fields = dict(field_values(value))
+            yield fields[1].decode(), event[2], struct.unpack("<f", fields[2])[0]
+        at += 16 + length
+
+
+def test_events_hold_what_the_log_holds(rode, task, tmp_path):
+    out = tmp_path / "run"
+    assert rode.call(*train_words(task, out, "--steps", 40)).returncode == 0
+    (file,) = out.glob("events.out.tfevents.*")
+    found = {(tag, step): value for tag, step, value in read_events(file)}
+    steps = [line for line in lines(out / "log.jsonl") if line["kind"] == "step"]
+    for line in steps:
+        for key in ("loss", "lr", "lr_rho", "gradient_norm", "update_ratio"):
+            assert found[f"train/{key}", line["step"]] == pytest.approx(line[key], rel=1e-6)
+    matrices = steps[-1]["matrices"]
+    assert len(matrices) == 7
+    for name, values in matrices.items():
+        assert found[f"matrix/{name}/theta", 39] == pytest.approx(values["theta"], rel=1e-6)
+    assert ("validation/loss", 40) in found
+
+
+def test_tensorboard_reads_the_events_of_a_resumed_run(rode, task, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out = tmp_path / "run"
+    process = start(rode, *train_words(task, out))
+    wait_for_step(out, 25, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    events = accumulator.EventAccumulator(str(out), size_guidance={"scalars": 0})
+    events.Reload()
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    expected = [(x["step"], x["loss"]) for x in lines(out / "log.jsonl") if x["kind"] == "step"]
+    assert [step for step, _ in losses] == [step for step, _ in expected]
+    for (_, read), (_, written) in zip(losses, expected):
+        assert read == pytest.approx(written, rel=1e-6)
+
+
+def compare_words(task, out, *extra):
+    words = ["compare", "--task", task, "--optimizers", "rode,adamw", "--seeds", 2, "--out", out]
+    return [str(word) for word in [*words, "--steps", 20, "--threads", 1, *extra]]
+
+
+def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
+    out = tmp_path / "all"
+    done = rode.call(*compare_words(task, out, "--jobs", 2))
+    assert done.returncode == 0, done.stderr
+    for word in ("rode", "adamw", "±", "global norm", "report.html"):
+        assert word in done.stdout
+    comparison = json.loads((out / "compare.json").read_text())
+    for entry in comparison["optimizers"]:
+        finals = [run["final_loss"] for run in entry["runs"]]
+        mean = sum(finals) / 2
+        assert entry["final_loss"]["mean"] == pytest.approx(mean)
+        assert entry["final_loss"]["sd"] == pytest.approx(abs(finals[0] - finals[1]) / 2**0.5)
+        assert entry["weight_norm"]["mean"] > 0 and entry["peak_memory_bytes"]["mean"] > 1e6
+    for chart in ("validation_loss", "training_loss", "weight_norm"):
+        root = ElementTree.fromstring((out / f"{chart}.svg").read_text())
+        assert root.tag.endswith("svg")
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") >= 5 and "src=" not in page and "href=" not in page
+
+    log = out / "rode-seed1" / "log.jsonl"
+    stamp = log.stat().st_mtime_ns
+    (out / "adamw-seed2" / "result.json").unlink()
+    again = rode.call(*compare_words(task, out, "--json"))
+    assert again.returncode == 0 and "3 of 4 runs are done" in again.stderr
+    assert log.stat().st_mtime_ns == stamp
+    values = [entry["final_loss"] for entry in json.loads(again.stdout)["optimizers"]]
+    assert values == [entry["final_loss"] for entry in comparison["optimizers"]]
+    other = rode.call(*compare_words(task, out, "--steps", 24))
+    assert other.returncode == USAGE and "/steps" in other.stderr
+
+
+def test_compare_is_the_same_as_single_runs(rode, task, tmp_path):
+    out, single = tmp_path / "all", tmp_path / "single"
+    assert rode.call(*compare_words(task, out)).returncode == 0
+    words = train_words(task, single, "--steps", 20, "--seed", 2)
+    assert rode.call(*words).returncode == 0
+    assert what_counts(out / "rode-seed2") == what_counts(single)
+
+
+def test_compare_counts_diverged_runs(rode, task, tmp_path):
+    task.write_text(TASK.replace("lr = 3e-3\nlr_rest = 3e-3", "lr = 1e30\nlr_rest = 1e30"))
+    done = rode.call(*compare_words(task, tmp_path / "all"))
+    assert done.returncode == 0, done.stderr
+    assert "2 diverged" in done.stdout
+
+
+def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):
+    out = tmp_path / "all"
+    task.write_text(TASK.replace("steps = 120", "steps = 100000"))
+    words = ["compare", "--task", task, "--optimizers", "rode", "--seeds", 1, "--out", out]
+    process = start(rode, *words, "--threads", 1)
+    wait_for_step(out / "rode-seed1", 5, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "run the same command again" in errors
+    assert checkpoints(out / "rode-seed1")
+    assert not (out / "report.html").exists()
+
+
+def test_help_lists_the_subcommands(rode):
+    listed = rode.call("--help").stdout
+    assert "train" in listed and "compare" in listed
+    assert "--resume" in rode.call("train", "--help").stdout
+    assert Path(rode.binary).exists()
