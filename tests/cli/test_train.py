@@ -9,8 +9,8 @@ import signal
 import struct
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from safetensors.torch import load_file
@@ -109,19 +109,32 @@ def wait_for_step(out, step, process):
     raise AssertionError("the run does not move")
 
 
+def wait_for_start(out, process, starts):
+    """Until the run has opened its log for the n-th time: a start makes one file of events."""
+    for _ in range(3000):
+        if process.poll() is not None or len(list(out.glob("events.*"))) >= starts:
+            return
+        time.sleep(0.002)
+    raise AssertionError("the run does not start")
+
+
 def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert rode.call(*train_words(task, whole)).returncode == 0
-    seconds = json.loads((whole / "result.json").read_text())["seconds"]
     draw = random.Random(SEED)
-    kills = 0
+    kills, resumed_from = 0, set()
     for _ in range(40):
         process = start(rode, *train_words(task, parts, "--resume"))
         try:
-            if kills < 6:
-                # Anywhere: while it starts, trains, evaluates or writes a checkpoint.
-                wait_for_step(parts, draw.randrange(1, 20) if kills else 0, process)
-                time.sleep(draw.uniform(0, seconds / 4))
+            if kills < 6 and draw.random() < 0.2:
+                time.sleep(draw.uniform(0, 0.5))  # while it starts
+                process.kill()
+            elif kills < 6:
+                # While it trains, evaluates or writes a checkpoint.
+                wait_for_start(parts, process, len(list(parts.glob("events.*"))) + 1)
+                saved = [int(file.stem[5:]) for file in checkpoints(parts)]
+                wait_for_step(parts, max(saved, default=0) + draw.randrange(1, 25), process)
+                time.sleep(draw.uniform(0, 0.01))
                 process.kill()
             process.communicate(timeout=60)
         finally:
@@ -130,7 +143,9 @@ def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task,
             break
         assert process.returncode == -signal.SIGKILL
         kills += 1
-    assert kills >= 3 and process.returncode == 0
+        resumed_from.add(len(checkpoints(parts)) and checkpoints(parts)[-1].name)
+    assert process.returncode == 0
+    assert kills >= 3 and len(resumed_from) >= 2, (kills, resumed_from)
     assert what_counts(parts) == what_counts(whole)
     assert not list(parts.rglob("*.tmp"))
     assert len(checkpoints(parts)) == 2
@@ -318,9 +333,9 @@ def test_tensorboard_reads_the_events_of_a_resumed_run(rode, task, tmp_path):
         assert read == pytest.approx(written, rel=1e-6)
 
 
-def compare_words(task, out, *extra):
+def compare_words(task, out, *extra, steps=20):
     words = ["compare", "--task", task, "--optimizers", "rode,adamw", "--seeds", 2, "--out", out]
-    return [str(word) for word in [*words, "--steps", 20, "--threads", 1, *extra]]
+    return [str(word) for word in [*words, "--steps", steps, "--threads", 1, *extra]]
 
 
 def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
@@ -350,7 +365,7 @@ def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
     assert log.stat().st_mtime_ns == stamp
     values = [entry["final_loss"] for entry in json.loads(again.stdout)["optimizers"]]
     assert values == [entry["final_loss"] for entry in comparison["optimizers"]]
-    other = rode.call(*compare_words(task, out, "--steps", 24))
+    other = rode.call(*compare_words(task, out, steps=24))
     assert other.returncode == USAGE and "/steps" in other.stderr
 
 
