@@ -1,61 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rode train` and `rode compare`: runs that are killed and resumed, signals, errors, reports."""
+"""`rode train`: runs that are killed and resumed, signals, errors, events."""
 
 import json
-import os
 import random
 import resource
 import signal
 import struct
-import subprocess
 import time
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from safetensors.torch import load_file
+from train_support import (
+    TASK,
+    cannot_train,
+    checkpoints,
+    lines,
+    start,
+    train_words,
+    wait_for_step,
+    what_counts,
+)
 
 FAILED, USAGE = 1, 2
 SEED = 20240520
-# A decoder so small that most of a run is its files.
-TASK = """title = "Small"
-[model]
-kind = "qwen2"
-layers = 1
-width = 16
-heads = 2
-kv_heads = 2
-mlp_width = 24
-vocab_size = 64
-[data]
-kind = "tiny-lm"
-sequence = 16
-train_samples = 50
-eval_samples = 8
-[train]
-steps = 120
-batch = 8
-warmup = 10
-eval_interval = 20
-checkpoint_interval = 10
-routing = "language"
-[optimizers.rode]
-lr = 1e-2
-lr_rho = 1e-2
-lr_rest = 3e-3
-nesterov = true
-radius = "adaptive"
-source = "test"
-[optimizers.adamw]
-lr = 3e-3
-lr_rest = 3e-3
-source = "test"
-"""
 
 
 @pytest.fixture(autouse=True)
 def needs_training(rode):
-    if "cannot train" in rode.call("train").stderr or "no lab" in rode.call("tasks").stderr:
+    if cannot_train(rode):
         pytest.skip("this build cannot train")
 
 
@@ -64,49 +36,6 @@ def task(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(TASK)
     return path
-
-
-def train_words(task, out, *extra, optimizer="rode"):
-    words = ["train", "--task", task, "--optimizer", optimizer, "--out", out, "--threads", 1]
-    return [str(word) for word in [*words, *extra]]
-
-
-def start(rode, *words, **options):
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    return subprocess.Popen(
-        [str(rode.binary), *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
-
-
-def checkpoints(out):
-    return sorted((out / "checkpoints").glob("step-*.safetensors"))
-
-
-def what_counts(out):
-    """All that must not depend on how often a run was interrupted."""
-    files = [out / "model.safetensors", out / "log.jsonl", checkpoints(out)[-1]]
-    return {file.name: file.read_bytes() for file in files}
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def wait_for_step(out, step, process):
-    """Until the log has `step` steps."""
-    log = out / "log.jsonl"
-    for _ in range(3000):
-        if process.poll() is not None:
-            return
-        if log.exists() and log.read_text().count('"kind":"step"') >= step:
-            return
-        time.sleep(0.005)
-    raise AssertionError("the run does not move")
 
 
 def wait_for_start(out, process, starts):
@@ -229,7 +158,6 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
         (train_words(task, out, "--set", "lrr=1"), "lr"),
         (train_words(task, out, "--steps", 0), "--steps"),
         (train_words(task, out, "--device", "tpu"), "--device"),
-        (["compare", "--task", task, "--optimizers", "rode,adam", "--out", out], "adamw"),
     ):
         done = rode.call(*words)
         assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
@@ -331,74 +259,3 @@ def test_tensorboard_reads_the_events_of_a_resumed_run(rode, task, tmp_path):
     assert [step for step, _ in losses] == [step for step, _ in expected]
     for (_, read), (_, written) in zip(losses, expected):
         assert read == pytest.approx(written, rel=1e-6)
-
-
-def compare_words(task, out, *extra, steps=20):
-    words = ["compare", "--task", task, "--optimizers", "rode,adamw", "--seeds", 2, "--out", out]
-    return [str(word) for word in [*words, "--steps", steps, "--threads", 1, *extra]]
-
-
-def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
-    out = tmp_path / "all"
-    done = rode.call(*compare_words(task, out, "--jobs", 2))
-    assert done.returncode == 0, done.stderr
-    for word in ("rode", "adamw", "±", "global norm", "report.html"):
-        assert word in done.stdout
-    comparison = json.loads((out / "compare.json").read_text())
-    for entry in comparison["optimizers"]:
-        finals = [run["final_loss"] for run in entry["runs"]]
-        mean = sum(finals) / 2
-        assert entry["final_loss"]["mean"] == pytest.approx(mean)
-        assert entry["final_loss"]["sd"] == pytest.approx(abs(finals[0] - finals[1]) / 2**0.5)
-        assert entry["weight_norm"]["mean"] > 0 and entry["peak_memory_bytes"]["mean"] > 1e6
-    for chart in ("validation_loss", "training_loss", "weight_norm"):
-        root = ElementTree.fromstring((out / f"{chart}.svg").read_text())
-        assert root.tag.endswith("svg")
-    page = (out / "report.html").read_text()
-    assert page.count("<svg") >= 5 and "src=" not in page and "href=" not in page
-
-    log = out / "rode-seed1" / "log.jsonl"
-    stamp = log.stat().st_mtime_ns
-    (out / "adamw-seed2" / "result.json").unlink()
-    again = rode.call(*compare_words(task, out, "--json"))
-    assert again.returncode == 0 and "3 of 4 runs are done" in again.stderr
-    assert log.stat().st_mtime_ns == stamp
-    values = [entry["final_loss"] for entry in json.loads(again.stdout)["optimizers"]]
-    assert values == [entry["final_loss"] for entry in comparison["optimizers"]]
-    other = rode.call(*compare_words(task, out, steps=24))
-    assert other.returncode == USAGE and "/steps" in other.stderr
-
-
-def test_compare_is_the_same_as_single_runs(rode, task, tmp_path):
-    out, single = tmp_path / "all", tmp_path / "single"
-    assert rode.call(*compare_words(task, out)).returncode == 0
-    words = train_words(task, single, "--steps", 20, "--seed", 2)
-    assert rode.call(*words).returncode == 0
-    assert what_counts(out / "rode-seed2") == what_counts(single)
-
-
-def test_compare_counts_diverged_runs(rode, task, tmp_path):
-    task.write_text(TASK.replace("lr = 3e-3\nlr_rest = 3e-3", "lr = 1e30\nlr_rest = 1e30"))
-    done = rode.call(*compare_words(task, tmp_path / "all"))
-    assert done.returncode == 0, done.stderr
-    assert "2 diverged" in done.stdout
-
-
-def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):
-    out = tmp_path / "all"
-    task.write_text(TASK.replace("steps = 120", "steps = 100000"))
-    words = ["compare", "--task", task, "--optimizers", "rode", "--seeds", 1, "--out", out]
-    process = start(rode, *words, "--threads", 1)
-    wait_for_step(out / "rode-seed1", 5, process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == FAILED and "run the same command again" in errors
-    assert checkpoints(out / "rode-seed1")
-    assert not (out / "report.html").exists()
-
-
-def test_help_lists_the_subcommands(rode):
-    listed = rode.call("--help").stdout
-    assert "train" in listed and "compare" in listed
-    assert "--resume" in rode.call("train", "--help").stdout
-    assert Path(rode.binary).exists()

@@ -132,4 +132,8 @@ void save_weights(const Model& model, const std::filesystem::path& safetensors) 
   write_safetensors(safetensors, entries);
 }
 
+void save_pretrained(const Model& model, const std::filesystem::path& folder, std::int64_t) {
+  save_weights(model, folder / "model.safetensors");
+}
+
 }  // namespace rode::lab

@@ -100,7 +100,10 @@ std::vector<double> y_ticks(const Frame& frame) {
       if (place >= frame.y.low && place <= frame.y.high) ticks.push_back(value);
     }
   }
-  return ticks;
+  // Within less than a decade they may be too few to read a value from.
+  constexpr std::size_t kFewest = 3;
+  if (ticks.size() >= kFewest) return ticks;
+  return round_ticks(std::pow(10.0, frame.y.low), std::pow(10.0, frame.y.high), 5);
 }
 
 std::string axes(const Chart& chart, const Frame& frame) {
@@ -174,7 +177,11 @@ std::string legend(const Chart& chart) {
           fmt::format(R"(stroke="{}" stroke-width="2.4")", kColours[i % kColours.size()]));
   }
   if (chart.line) entry(chart.line_label, R"(stroke="#444" stroke-dasharray="5 4")");
-  return out;
+  // On a ground of its own: a curve may run below it.
+  return fmt::format(R"(<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="white" )"
+                     R"(fill-opacity="0.8"/>)",
+                     x - 6, kTop, kWidth - kRight - x + 6, y - kTop - 8) +
+         out;
 }
 
 }  // namespace
@@ -206,7 +213,7 @@ std::vector<double> round_ticks(double low, double high, int wanted) {
   }
   std::vector<double> ticks;
   for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) {
-    ticks.push_back(k * step);
+    ticks.push_back(k * step + 0.0);  // +0.0: no "-0"
   }
   return ticks;
 }

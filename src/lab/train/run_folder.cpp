@@ -80,7 +80,7 @@ fs::path RunFolder::checkpoint(std::int64_t step) const {
 bool RunFolder::has_run() const { return fs::exists(path_ / "run.json"); }
 
 void RunFolder::start(const Json& run, bool overwrite) const {
-  const std::vector<fs::path> own = {path_ / "result.json", log(), times(), weights(),
+  const std::vector<fs::path> own = {path_ / "result.json", log(), times(), weights(), config(),
                                      path_ / "checkpoints"};
   on_disk(path_, [&] {
     if (has_run() && !overwrite) {

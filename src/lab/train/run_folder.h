@@ -6,7 +6,7 @@
 //   times.jsonl         seconds and samples at the evaluations: what two runs do not share
 //   checkpoints/step-00000120.safetensors
 //   events.out.tfevents.*
-//   model.safetensors   weights under Hugging Face's names, at the end
+//   config.json, model.safetensors    at the end: what from_pretrained(folder) opens
 //   result.json         written last: the run is done
 #pragma once
 
@@ -30,6 +30,7 @@ class RunFolder {
   std::filesystem::path log() const { return path_ / "log.jsonl"; }
   std::filesystem::path times() const { return path_ / "times.jsonl"; }
   std::filesystem::path weights() const { return path_ / "model.safetensors"; }
+  std::filesystem::path config() const { return path_ / "config.json"; }
   std::filesystem::path checkpoint(std::int64_t step) const;
 
   bool has_run() const;

@@ -264,7 +264,8 @@ TrainOutcome Trainer::Impl::run() {
     train_step();
   }
   save();
-  save_weights(session.model(), folder.weights());
+  save_pretrained(session.model(), folder.path(),
+                  std::max<std::int64_t>(1, options.task.data.sequence));
   TrainOutcome outcome{TrainStatus::finished, state.step, result("finished")};
   folder.write_result(outcome.result);
   return outcome;
