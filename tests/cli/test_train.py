@@ -128,23 +128,26 @@ def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
         )
 
 
-def test_a_full_disk_leaves_the_checkpoint_before_it(rode, task, tmp_path):
+@pytest.mark.parametrize("meets", ["log", "checkpoint"])
+def test_a_full_disk_leaves_the_checkpoint_before_it(rode, task, tmp_path, meets):
+    # Steps enough for a log larger than a checkpoint: the limit can then lie between them.
+    task.write_text(TASK.replace("steps = 120", "steps = 800"))
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert rode.call(*train_words(task, whole)).returncode == 0
-    limit = (whole / "log.jsonl").stat().st_size // 2
+    size, log = checkpoints(whole)[-1].stat().st_size, (whole / "log.jsonl").stat().st_size
+    assert size < log
+    limit = (size + log) // 2 if meets == "log" else size // 2
 
     def small_disk():
-        # A limit on the size of a file stands for the disk's: the log grows until it meets it.
+        # A limit on the size of a file stands for the disk's.
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    size = checkpoints(whole)[-1].stat().st_size
     words = train_words(task, out, "--no-tensorboard")
     process = start(rode, *words, preexec_fn=small_disk, restore_signals=False)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == FAILED and "free" in errors, errors
-    # Where a checkpoint is larger than the limit, not even the first one is there.
-    assert bool(checkpoints(out)) == (size <= limit)
+    assert len(checkpoints(out)) == (2 if meets == "log" else 0)
     assert not list((out / "checkpoints").glob(".rode-*"))
     assert rode.call(*train_words(task, out, "--resume")).returncode == 0
     assert what_counts(out) == what_counts(whole)
