@@ -113,6 +113,13 @@ void require_result(const Job& job, int status) {
                           job.label(), status));
 }
 
+std::string outcome_of(const Job& job) {
+  const auto result = lab::RunFolder(job.options.out).result();
+  if (!result || result->value("status", "") != "finished") return "diverged";
+  return fmt::format("loss {:.4f}, {:.0f} s", result->value("final_loss", 0.0),
+                     result->value("seconds", 0.0));
+}
+
 struct Running {
   Job* job;
   std::unique_ptr<ChildProcess> process;
@@ -150,7 +157,7 @@ void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
       require_result(*job, *status);
       ++done;
       if (!arguments.quiet && arguments.jobs > 1) {
-        fmt::print(stderr, "[{}/{}] {}\n", done, jobs.size(), job->label());
+        fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
       }
     }
     if (stop && running.empty()) {

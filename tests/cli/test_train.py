@@ -51,6 +51,7 @@ def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task,
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert rode.call(*train_words(task, whole)).returncode == 0
     draw = random.Random(SEED)
+    print("seed", SEED)
     kills, resumed_from = 0, set()
     for _ in range(40):
         process = start(rode, *train_words(task, parts, "--resume"))
@@ -72,7 +73,11 @@ def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task,
             break
         assert process.returncode == -signal.SIGKILL
         kills += 1
-        resumed_from.add(len(checkpoints(parts)) and checkpoints(parts)[-1].name)
+        newest = checkpoints(parts)[-1].name if checkpoints(parts) else None
+        log = parts / "log.jsonl"
+        steps = log.read_text().count('"kind":"step"') if log.exists() else 0
+        print(f"kill {kills}: {steps} steps in the log, newest checkpoint {newest}")
+        resumed_from.add(newest)
     assert process.returncode == 0
     assert kills >= 3 and len(resumed_from) >= 2, (kills, resumed_from)
     assert what_counts(parts) == what_counts(whole)
@@ -189,8 +194,50 @@ def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     done = rode.call(*words)
     assert done.returncode == FAILED and shard.name in done.stderr
     assert not out.exists()
+    shard.unlink()
+    shard.symlink_to(shard)  # is there, and cannot be opened by anyone
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr
+    assert not out.exists()
+    shard.unlink()
     shard.write_bytes(whole)
     assert rode.call(*words).returncode == 0
+
+
+def test_a_token_beyond_the_vocabulary_is_named_when_it_is_read(rode, task, tmp_path):
+    """Shards from elsewhere have no description that could be compared before."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
+    task.write_text(tokens.replace("train_samples = 50\n", ""))
+    text = tmp_path / "text.txt"
+    for split, letters in (("train", "!" * 5000 + "z" * 100), ("valid", "!" * 5000)):
+        text.write_text(letters)
+        arguments = ["--input", text, "--out", data / "text", "--tokenizer", "bytes"]
+        assert rode.call("data", "tokens", *arguments, "--split", split).returncode == 0
+        # The end of text, 256, stands before each document.
+        shard = data / "text" / f"{split}_000000.bin"
+        content = bytearray(shard.read_bytes())
+        content[1024:1026] = struct.pack("<H", 33)
+        shard.write_bytes(content)
+    (data / "text" / "tokens.json").unlink()
+    done = rode.call(*train_words(task, out, "--data", data))
+    assert done.returncode == FAILED, done.stderr
+    for word in ("train_000000.bin", "122", "vocab"):
+        assert word in done.stderr, done.stderr
+    assert not list(out.rglob("*.tmp")) and not (out / "result.json").exists()
+    for file in checkpoints(out):
+        assert load_file(file)
+
+
+def test_a_wrong_key_in_the_task_is_named_with_its_line(rode, task, tmp_path):
+    out = tmp_path / "run"
+    for right, wrong in (("batch = 8", "bach = 8"), ("lr_rho = 1e-2", "lr_roh = 1e-2")):
+        task.write_text(TASK.replace(right, wrong))
+        done = rode.call(*train_words(task, out))
+        assert done.returncode == FAILED, done.stderr
+        for word in ("small.toml", "line", wrong.split()[0], right.split()[0]):
+            assert word in done.stderr, done.stderr
+        assert not out.exists()
 
 
 def field_values(data):
