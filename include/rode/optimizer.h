@@ -103,6 +103,7 @@ class Optimizer {
   // replays in the order of the streams: set_stream where they run on another.
   void set_multiplier(double multiplier);
   void send_options();
+  bool capturing() const;  // whether the stream of the steps is being captured
 
   // Gradients (and weights) may move between steps; `index` counts the parameters in
   // the order given, over all groups. A null gradient means "none this step". Tied

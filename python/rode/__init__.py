@@ -7,6 +7,9 @@
 Every class is a torch.optim.Optimizer. `param_groups` shows which parameter takes which rule.
 """
 
+# Before the engine: one process has one C++ and one OpenMP runtime, those that torch brings.
+import torch as _torch  # noqa: F401
+
 from rode._engine import Error, OptionError, version
 from rode.optimizers import MARSM, RODE, SGD, SOAP, Adafactor, AdamW, AdEMAMix, Muon
 from rode.routing import param_groups

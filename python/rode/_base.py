@@ -11,12 +11,12 @@ import torch
 from rode import _engine
 from rode._binding import Binding, is_capturing, names_of, refuse_capture
 from rode._options import (
-    REST_KEYS,
-    STORAGE_KEYS,
     complete,
     engine_options,
+    group_defaults,
     live_keys,
     rates,
+    refuse_unknown,
     to_text,
 )
 from rode.routing import param_groups
@@ -25,7 +25,19 @@ _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".
 
 _NO_OPTIONS = ("params", "param_names")
 _OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
-_IMMUTABLE = frozenset((float, int, bool, str, tuple, type(None)))
+_IMMUTABLE = frozenset((float, int, bool, str, type(None)))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether it cannot change in place."""
+    return type(value) in _IMMUTABLE or (type(value) is tuple and all(map(_is_fixed, value)))
+
+
+def _tensors(group: dict[str, Any]) -> list[torch.Tensor]:
+    """Those among the options, alone or in lists."""
+    given = [value for key, value in group.items() if key not in _NO_OPTIONS]
+    parts = (value if isinstance(value, (list, tuple)) else [value] for value in given)
+    return [part for part in chain.from_iterable(parts) if isinstance(part, torch.Tensor)]
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -80,20 +92,15 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
-        if rule == "rest":
-            for key, rest_key in REST_KEYS.items():
-                if rest_key in self.defaults:
-                    group.setdefault(key, self.defaults[rest_key])
-        super().add_param_group(group)
+        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        # Options that other groups have are ignored here, as where one dict serves several groups.
+        known = {*options, *self.defaults, *_OWN_KEYS, *_NO_OPTIONS, "reference_lr"}
+        refuse_unknown(self._name, group, known)
+        super().add_param_group({**options, **group})
         added = self.param_groups[-1]
-        if self._delegates and rule == "rest":
-            kept = {*REST_KEYS, *STORAGE_KEYS}
-            for key in self._keys:
-                if key not in kept:
-                    del added[key]
-        elif not self._delegates or rule == "matrix":
-            for key in REST_KEYS.values():
-                added.pop(key, None)
+        for key in self._keys:
+            if key not in options:
+                del added[key]
         added.setdefault("reference_lr", float(added["lr"]))
         try:
             _engine.options(self._name, self._settings(self._effective(added)))
@@ -141,9 +148,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        binding = self._binding
-        if binding is None or not binding.follow(self.param_groups, self.state):
-            binding = self._build()
+        binding = self._bound()
         if not self._send_options(binding):
             binding = self._build()
         binding.step()
@@ -161,6 +166,13 @@ class EngineOptimizer(torch.optim.Optimizer):
             )
         self._binding.follow_stream()
         self._binding.engine.send_options()
+
+    def _bound(self) -> Binding:
+        """The engine on the parameters and the state as they are now."""
+        binding = self._binding
+        if binding is not None and binding.follow(self.param_groups, self.state):
+            return binding
+        return self._build()
 
     def _build(self) -> Binding:
         refuse_capture(self.param_groups)
@@ -182,7 +194,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""
         group = self.param_groups[index]
-        fixed = all(type(value) in _IMMUTABLE or key in _NO_OPTIONS for key, value in group.items())
+        fixed = all(_is_fixed(value) or key in _NO_OPTIONS for key, value in group.items())
         self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
@@ -196,11 +208,10 @@ class EngineOptimizer(torch.optim.Optimizer):
                 rows = zip(group, values, seen, strict=True)
                 # After a scheduler's step only the rate is another.
                 scheduled = [key for key, now, before in rows if now is not before] == ["lr"]
-            lr = group["lr"]
-            if type(lr) is not float:
-                if isinstance(lr, torch.Tensor) and is_capturing(lr.device):
+            if not scheduled or type(group["lr"]) is not float:
+                if any(is_capturing(tensor.device) for tensor in _tensors(group)):
                     continue  # not to be read now: as it was sent last
-                lr = float(lr)
+            lr = float(group["lr"])
             if scheduled:
                 options = rates(group, self._delegates, lr)
             else:
@@ -271,11 +282,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++
         library read. For safetensors: save_file(optimizer.named_state(), path,
         optimizer.metadata()). The tensors are those of `state`, not copies."""
-        return dict((self._binding or self._build()).named_state)
+        return dict(self._bound().named_state)
 
     def metadata(self) -> dict[str, str]:
         """What belongs into a file beside `named_state`: the step count, the optimizer."""
-        return (self._binding or self._build()).settled().metadata()
+        return self._bound().settled().metadata()
 
     @torch.no_grad()
     def load_named_state(
@@ -283,7 +294,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Copies what `named_state` gave, or raises and copies nothing. Other names than
         "state." are ignored, so a file may hold the parameters too."""
-        binding = self._binding or self._build()
+        binding = self._bound()
         given = {name: value for name, value in tensors.items() if name.startswith("state.")}
         here = binding.named_state
         for name in sorted(given.keys() ^ here.keys()):
@@ -313,14 +324,23 @@ class EngineOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        present: list[dict[str, Any]] = list(self.__dict__.get("param_groups", []))
         super().__setstate__(state)
         if "_name" in state:  # a copy; load_state_dict brings state and groups only
             self._reset()
         else:
             self._release()
-        for group in self.param_groups:  # a state dict may lack them
+        # A state dict of another optimizer or release may lack some: those stay as they are.
+        present += [{}] * (len(self.param_groups) - len(present))
+        for group, own in zip(self.param_groups, present, strict=True):
             for key in _OWN_KEYS & self.defaults.keys():
-                group.setdefault(key, self.defaults[key])
+                kept = own if key != "steps_done" else {}
+                group.setdefault(key, kept.get(key, self.defaults[key]))
+            options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
+            if own.get("rule") == group["rule"]:
+                options.update((key, own[key]) for key in options.keys() & own.keys())
+            for key, value in options.items():
+                group.setdefault(key, value)
             group.setdefault("reference_lr", float(group.get("initial_lr", group["lr"])))
 
     # ---- What the last step did ---------------------------------------------------------------

@@ -81,6 +81,8 @@ class Binding:
                 for p in group["params"]
             ]
             specs.append((name, settings, route, members))
+        # The engine sees of them the copies alone.
+        self._copied_forms = [(index, _form(self.params[index])) for index, _ in self._copies]
         self.captured = False
         self._stream = self._current_stream()
         try:
@@ -90,6 +92,9 @@ class Binding:
             for entries, key in self._fresh:
                 del entries[key]
             raise
+        stepped = {id(entries) for entries, _, _ in self._entries}
+        # Those of `state` that the engine works on, in its order.
+        self._owners = [(p, entries) for p, entries in state.items() if id(entries) in stepped]
 
     # ---- Building ---------------------------------------------------------------------------
 
@@ -121,6 +126,11 @@ class Binding:
                     "or bfloat16"
                 )
             value = p.detach()
+            if any(n > 1 and step == 0 for n, step in zip(p.shape, p.stride(), strict=True)):
+                raise Error(
+                    f"[parameters] parameter '{name}' is expanded: several of its elements share "
+                    "one place in memory; make it from a clone()"
+                )
             if not value.is_contiguous():
                 value = value.contiguous()
                 self._copies.append((index, value))
@@ -173,7 +183,9 @@ class Binding:
         """Binds weights that moved; False: parameters or state are others than at the start."""
         if state is not self.state or len(groups) != len(self.sizes):
             return False
-        if not _engine.same(self._entries):
+        if not (_engine.holds(state, self._owners) and _engine.same(self._entries)):
+            return False
+        if any(_form(self.params[index]) != form for index, form in self._copied_forms):
             return False
         return self.engine.follow_values([group["params"] for group in groups])
 
@@ -217,6 +229,12 @@ class Binding:
         return self.engine
 
     def step(self) -> None:
+        try:
+            self._step()
+        finally:
+            self.engine.release_grads()
+
+    def _step(self) -> None:
         others = self.engine.follow_grads()
         # Alive until the step is enqueued.
         kept = [self._bind_copy(index, self.params[index].grad) for index in others]
@@ -225,14 +243,29 @@ class Binding:
         if self.device.type == "cuda":
             self.follow_stream()
             self.captured = self.captured or is_capturing(self.device)
-        self.engine.step(1.0)
-        for index, copy in self._copies:
-            self.params[index].detach().copy_(copy)
+        try:
+            self.engine.step(1.0)
+        except Error:  # nothing was changed
+            raise
+        except BaseException:  # a warning made an error: the step was performed
+            self._write_back()
+            raise
+        self._write_back()
+        del kept
+
+    def _write_back(self) -> None:
+        """What torch must see of a step."""
         moved = self.params
         if self.engine.lacks_grads():
             moved = [p for p in moved if p.grad is not None]
+        for index, copy in self._copies:
+            if self.params[index].grad is not None:
+                self.params[index].detach().copy_(copy)
         _increment_version(moved)
-        del kept
+
+
+def _form(p: torch.Tensor) -> tuple[Any, ...]:
+    return p.shape, p.stride(), p.dtype, p.device
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -275,6 +308,8 @@ def names_of(groups: list[dict[str, Any]]) -> list[str]:
 
 
 def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
+    if not params:  # groups may be empty, as torch's
+        return torch.device("cpu")
     device = params[0].device
     for name, p in zip(names, params, strict=True):
         if p.device != device:

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options between a torch parameter group and the engine's text."""
 
+import difflib
+import functools
+from collections.abc import Iterable
 from typing import Any
+
+import torch
 
 from rode import _engine
 
@@ -13,6 +18,8 @@ REST_KEYS = {
     "eps": "eps_rest",
 }
 STORAGE_KEYS = ("rounding", "state_dtype", "seed")
+# What torch's schedulers write into groups; some look like options.
+_SCHEDULER_KEYS = ("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum")
 # Options that are the rest's: no part of a group that has one rule for all.
 _REST_OPTIONS = set(REST_KEYS.values())
 
@@ -57,6 +64,50 @@ def live_keys(name: str) -> set[str]:
     return {key for key, _, _, live in _engine.options(name, []) if live}
 
 
+@functools.cache
+def _every_option() -> frozenset[str]:
+    rows = (_engine.options(name, []) for name, _ in _engine.optimizers())
+    return frozenset(row[0] for options in rows for row in options)
+
+
+def refuse_unknown(name: str, given: Iterable[str], known: set[str]) -> None:
+    """Raises for a key of a group that is meant as an option but is none of this optimizer's.
+
+    Foreign keys, such as a scheduler's or a program's own tags, are no options and may stay.
+    """
+    for key in given:
+        if key in known or key in _SCHEDULER_KEYS:
+            continue
+        close = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.8)
+        if key in _every_option():
+            rest = REST_KEYS.get(key)
+            hint = f"; for what is not a matrix it is '{rest}'" if rest in known else ""
+            raise _engine.OptionError(f"[groups] '{key}' is no option of {name} here{hint}")
+        if close:
+            raise _engine.OptionError(f"[groups] unknown option '{key}'; is it '{close[0]}'?")
+
+
+def group_defaults(
+    defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
+) -> dict[str, Any]:
+    """The options that a group with this rule has, with the optimizer's values."""
+    out = {key: defaults[key] for key in keys}
+    if rule == "rest":
+        rest = {key: out[other] for key, other in REST_KEYS.items() if other in out}
+        out = {key: out[key] for key in STORAGE_KEYS} if delegates else out
+        out.update(rest)
+    if rule != "auto" or not delegates:
+        out = {key: value for key, value in out.items() if key not in _REST_OPTIONS}
+    return out
+
+
+def _plain(value: Any) -> Any:
+    """The value as it is now: numbers for tensors, tuples for lists."""
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
 def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
     """The engine's rates for a group at this lr, those that follow it included.
 
@@ -90,7 +141,7 @@ def engine_options(
         both = delegates and group["rule"] == "auto"
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
     for key, value in out.items():
-        if isinstance(value, list):  # may change in place
-            out[key] = tuple(value)
+        if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
+            out[key] = _plain(value)
     out.update(rates(group, delegates, lr))
     return out

@@ -122,8 +122,9 @@ bool Engine::follow_values(const nb::list& groups) {
 std::vector<std::size_t> Engine::follow_grads() {
   std::vector<std::size_t> others;
   lacks_grads_ = false;
+  grads_.clear();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
+    nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
     if (!grad.is_valid()) throw nb::python_error();
     if (grad.is_none()) {
       lacks_grads_ = true;
@@ -133,6 +134,7 @@ std::vector<std::size_t> Engine::follow_grads() {
     const TensorInfo info = reader_.read(grad, slots_[i].shape);
     if (info.plain && info.device == device_) {
       bind_grad(i, info.address, info.dtype);
+      grads_.push_back(std::move(grad));
     } else {
       others.push_back(i);
     }

@@ -36,8 +36,10 @@ class Engine {
   // tensors, or have another form than at the start.
   bool follow_values(const nanobind::list& groups);
   // Binds the gradient of every parameter. Returns the indices of those that are not plain;
-  // the caller binds copies of them.
+  // the caller binds copies of them. The others are kept alive until release_grads: a step runs
+  // without Python's lock, and another thread may drop them.
   std::vector<std::size_t> follow_grads();
+  void release_grads() { grads_.clear(); }
   // Whether some parameter had none.
   bool lacks_grads() const { return lacks_grads_; }
   void bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype);
@@ -70,6 +72,7 @@ class Engine {
   bool lacks_grads_ = false;
   std::vector<std::size_t> sizes_;  // parameters a group
   std::vector<Slot> slots_;
+  std::vector<nanobind::object> grads_;
   std::unique_ptr<Optimizer> optimizer_;
 };
 

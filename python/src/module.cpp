@@ -79,6 +79,21 @@ nb::dict global_diagnostics(const Engine& engine) {
   return out;
 }
 
+// Whether a dict still holds these items, (key, object) each, in their order and with any others
+// between. A walk instead of lookups: the hash of a tensor is a call into Python.
+bool holds(const nb::dict& dict, const nb::list& items) {
+  const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
+  Py_ssize_t at = 0, position = 0;
+  PyObject *key = nullptr, *value = nullptr;
+  while (at < count && PyDict_Next(dict.ptr(), &position, &key, &value) != 0) {
+    PyObject* item = PyList_GET_ITEM(items.ptr(), at);
+    if (key != PyTuple_GET_ITEM(item, 0)) continue;
+    if (value != PyTuple_GET_ITEM(item, 1)) return false;
+    ++at;
+  }
+  return at == count;
+}
+
 // Whether every dict still holds the object under the key: (dict, key, object) each.
 bool same(const nb::list& entries) {
   for (const nb::handle entry : entries) {
@@ -118,6 +133,7 @@ void define(nb::module_& m) {
     return false;
 #endif
   });
+  m.def("holds", &holds);
   m.def("same", &same);
   m.def("route", &route);
   m.def("optimizers", [] {
@@ -137,6 +153,7 @@ void define(nb::module_& m) {
            nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
+      .def("release_grads", &Engine::release_grads)
       .def("lacks_grads", &Engine::lacks_grads)
       .def("bind_grad",
            nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))

@@ -58,6 +58,15 @@ bool same_shape(const DlpackTensor& t, const Shape& shape) {
   return true;
 }
 
+// The same of a torch.Size, which is a tuple.
+bool same_extents(PyObject* extents, const Shape& shape) {
+  if (!PyTuple_Check(extents) || PyTuple_GET_SIZE(extents) != shape.rank()) return false;
+  for (int i = 0; i < shape.rank(); ++i) {
+    if (PyLong_AsLongLong(PyTuple_GET_ITEM(extents, i)) != shape[i]) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 TensorReader::TensorReader(nb::object exchange, nb::object float32, nb::object bfloat16)
@@ -66,7 +75,8 @@ TensorReader::TensorReader(nb::object exchange, nb::object float32, nb::object b
       bfloat16_(std::move(bfloat16)),
       data_ptr_(nb::str("data_ptr")),
       is_contiguous_(nb::str("is_contiguous")),
-      dtype_(nb::str("dtype")) {
+      dtype_(nb::str("dtype")),
+      shape_(nb::str("shape")) {
   if (exchange_.is_none()) return;
   const auto* table = static_cast<const DlpackExchange*>(
       PyCapsule_GetPointer(exchange_.ptr(), "dlpack_exchange_api"));
@@ -79,7 +89,8 @@ TensorReader::TensorReader(nb::object exchange, nb::object float32, nb::object b
 }
 
 TensorInfo TensorReader::read(nb::handle tensor, const Shape& shape) const {
-  const TensorInfo info = table_ != nullptr ? read_table(tensor, shape) : read_methods(tensor);
+  const TensorInfo info =
+      table_ != nullptr ? read_table(tensor, shape) : read_methods(tensor, shape);
   if (PyErr_Occurred() != nullptr) PyErr_Clear();  // sparse, or a tensor only by name: not plain
   return info;
 }
@@ -96,10 +107,11 @@ TensorInfo TensorReader::read_table(nb::handle tensor, const Shape& shape) const
           (std::int64_t{t.device.type} << 32) + t.device.id};
 }
 
-// torch itself sees to it that a gradient has its parameter's shape.
-TensorInfo TensorReader::read_methods(nb::handle tensor) const {
+TensorInfo TensorReader::read_methods(nb::handle tensor, const Shape& shape) const {
   const nb::object dtype = nb::steal(PyObject_GetAttr(tensor.ptr(), dtype_.ptr()));
   if (!dtype.is_valid() || !(dtype.is(float32_) || dtype.is(bfloat16_))) return {};
+  const nb::object extents = nb::steal(PyObject_GetAttr(tensor.ptr(), shape_.ptr()));
+  if (!extents.is_valid() || !same_extents(extents.ptr(), shape)) return {};
   const nb::object flat = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), is_contiguous_.ptr()));
   if (!flat.is_valid() || flat.ptr() != Py_True) return {};
   const nb::object address = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), data_ptr_.ptr()));

@@ -37,12 +37,12 @@ class TensorReader {
 
  private:
   TensorInfo read_table(nanobind::handle tensor, const Shape& shape) const;
-  TensorInfo read_methods(nanobind::handle tensor) const;
+  TensorInfo read_methods(nanobind::handle tensor, const Shape& shape) const;
 
   nanobind::object exchange_;
   const DlpackExchange* table_ = nullptr;
   nanobind::object float32_, bfloat16_;
-  nanobind::object data_ptr_, is_contiguous_, dtype_;  // names of attributes
+  nanobind::object data_ptr_, is_contiguous_, dtype_, shape_;  // names of attributes
 };
 
 }  // namespace rode::python

@@ -245,11 +245,26 @@ def test_groups_of_a_foreign_state_dict_get_what_they_lack():
     other = torch.optim.AdamW([torch.nn.Parameter(torch.randn(4, 4))], lr=0.5)
     optimizer = rode.AdamW([p])
     saved = other.state_dict()
-    saved["param_groups"][0].update(rounding="nearest", state_dtype="fp32", seed=0)
     optimizer.load_state_dict(saved)
     p.grad = torch.ones(4, 4)
     optimizer.step()
     assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@every_kind
+def test_options_that_a_state_dict_lacks_stay_as_they_are(kind):
+    model = TinyModel()
+    groups = rode.param_groups(model, seed=7)
+    groups[-1]["seed"] = 8
+    optimizer = kind(groups)
+    expected = [dict(group) for group in optimizer.param_groups]
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        for key in group.keys() - {"params", "param_names", "lr"}:
+            del group[key]
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups == expected
+    train(model, optimizer, 1)
 
 
 def test_a_warning_made_an_error_comes_after_the_step():

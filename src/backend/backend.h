@@ -86,6 +86,8 @@ class Backend {
   // A cudaStream_t (null: the default stream); steps enqueued before come first. Not
   // while a capture is under way. Without meaning on the CPU, as the following two.
   virtual void set_stream(void* stream) = 0;
+  // Whether that stream is being captured.
+  virtual bool capturing() const { return false; }
   // For steps that a graph of the caller's replays.
   virtual void set_multiplier(double multiplier) = 0;
   // The number of the next step (0 at first), for state that was loaded. Counted on by the

@@ -63,7 +63,14 @@ void Optimizer::set_multiplier(double multiplier) {
   impl_->backend->set_multiplier(multiplier);
 }
 
+bool Optimizer::capturing() const { return impl_->backend->capturing(); }
+
 void Optimizer::send_options() {
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "send options",
+                "the stream is being captured, and nothing can be sent into a graph; call it "
+                "before or after the capture");
+  }
   if (impl_->changed) impl_->backend->refresh(impl_->jobs);
   impl_->changed = false;
 }

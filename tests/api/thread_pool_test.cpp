@@ -8,6 +8,8 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "api/support.h"
 
@@ -37,6 +39,27 @@ TEST_P(Pool, RunsEveryTaskOnceAndWaitsForAll) {
     });
     for (const int times : runs) EXPECT_EQ(times, 1);
   }
+}
+
+// A child has the pool but none of its threads: it must neither wait for them nor be ended by
+// the destructor. The alarm ends a child that hangs.
+TEST_P(Pool, WorksAndEndsInAForkedChild) {
+  std::optional<ThreadPool> pool(std::in_place, GetParam());
+  std::atomic<int> before = 0;
+  pool->run(10, [&](std::int64_t, int) { ++before; });
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(10);
+    int sum = 0;
+    pool->run(10, [&](std::int64_t task, int) { sum += static_cast<int>(task); });
+    pool.reset();
+    ::_exit(sum == 45 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST_P(Pool, GivesEachWorkersScratchToOneThreadAtATime) {

@@ -2,6 +2,7 @@
 // CIFAR-100, folders of JPEG, and batches that do not depend on the number of threads.
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
@@ -82,6 +83,17 @@ TEST(Jpeg, RefusesWhatIsNone) {
   EXPECT_MENTIONS(message("\x89PNG and more"), "expected a JPEG image");
   EXPECT_MENTIONS(message("\x89PNG and more"), "bad.jpg");
   EXPECT_MENTIONS(error_of([&] { read_jpeg(scratch / "none.jpg", image); }), "cannot be opened");
+}
+
+TEST(Jpeg, RefusesAFileThatEndsEarly) {
+  const Scratch scratch;
+  write_jpeg(scratch / "whole.jpg", 64, 64, {200, 30, 90});
+  const auto size = std::filesystem::file_size(scratch / "whole.jpg");
+  std::filesystem::copy_file(scratch / "whole.jpg", scratch / "cut.jpg");
+  std::filesystem::resize_file(scratch / "cut.jpg", size - 40);
+  Image image;
+  read_jpeg(scratch / "whole.jpg", image);
+  EXPECT_MENTIONS(error_of([&] { read_jpeg(scratch / "cut.jpg", image); }), "cut.jpg");
 }
 
 TEST(ImageFolder, LabelsByTheOrderOfNames) {

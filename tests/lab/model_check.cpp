@@ -37,6 +37,7 @@ void write(const char* path, std::map<std::string, at::Tensor>& tensors) {
   std::vector<TensorEntry> entries;
   for (auto& [name, tensor] : tensors) {
     tensor = tensor.detach().contiguous();
+    if (tensor.scalar_type() == at::kDouble) tensor = tensor.to(at::kFloat);
     const Shape shape(std::span<const std::int64_t>(tensor.sizes().data(), tensor.sizes().size()));
     const DType dtype = tensor.scalar_type() == at::kLong ? DType::i64 : DType::f32;
     entries.push_back({name, ConstTensorView(tensor.const_data_ptr(), shape, dtype)});
@@ -54,7 +55,11 @@ void run(int count, char** arguments) {
   const bool trains = is_true(given, "train");
   model->module().eval();
 
-  const at::Tensor input = tensor_in(given, "input");
+  at::Tensor input = tensor_in(given, "input");
+  if (is_true(given, "double")) {
+    model->module().to(at::kDouble);
+    input = input.to(at::kDouble);
+  }
   std::map<std::string, at::Tensor> out;
   {
     const at::NoGradGuard no_grad;

@@ -118,6 +118,23 @@ TEST(Schedulers, MoveEveryRateOfAGroup) {
   expect_same(own, given);
 }
 
+TEST(Schedulers, StartFromTheRateWithWhichTheGroupCame) {
+  const std::vector<Tensor> start = make_parameters();
+  const std::vector<Tensor> p = copies(start), q = copies(start);
+  RODEOptions set;  // by the setter, before an optimizer has them
+  set.set_lr(0.05);
+  RODE one(p, set), other(q, rode::RodeOptions{.lr = 0.05});
+  for (int t = 0; t < 3; ++t) {
+    for (RODE* optimizer : {&one, &other}) {
+      set_grads(optimizer == &one ? p : q, t);
+      optimizer->options().set_lr(0.05 / (1 << t));
+      optimizer->step();
+    }
+  }
+  EXPECT_EQ(one.options().initial_lr, other.options().initial_lr);
+  expect_same(p, q);
+}
+
 TEST(Schedulers, LeaveTheRadialRateAloneOnRequest) {
   const std::vector<Tensor> start = make_parameters();
   std::vector<std::vector<Tensor>> results;

@@ -285,15 +285,20 @@ void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
 
 // ---- Stepping ---------------------------------------------------------------------------------
 
-void EngineOptimizer::Binding::step() {
-  const at::NoGradGuard no_grad;
-  c10::OptionalDeviceGuard guard;
+rode::Optimizer& EngineOptimizer::Binding::engine() {
   if (device_.is_cuda()) {
-    guard.reset_device(device_);
     void* stream = current_cuda_stream(device_.index());
     if (stream != stream_) engine_->set_stream(stream);
     stream_ = stream;
   }
+  return *engine_;
+}
+
+void EngineOptimizer::Binding::step() {
+  const at::NoGradGuard no_grad;
+  c10::OptionalDeviceGuard guard;
+  if (device_.is_cuda()) guard.reset_device(device_);
+  captured_ = engine().capturing() || captured_;
   std::vector<at::Tensor> kept;  // copies of gradients, alive until the step is enqueued
   follow_grads(kept);
   for (Slot& slot : slots_) {

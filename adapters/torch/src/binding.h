@@ -27,7 +27,10 @@ class EngineOptimizer::Binding {
               const ParamStates& states);
   void step();
 
-  rode::Optimizer& engine() { return *engine_; }
+  // On torch's current stream from here on.
+  rode::Optimizer& engine();
+  // A graph that was captured around step() replays on this engine's memory.
+  bool captured() const { return captured_; }
 
  private:
   struct Slot {
@@ -53,6 +56,7 @@ class EngineOptimizer::Binding {
   std::vector<std::size_t> sizes_;  // parameters a group
   std::vector<Slot> slots_;
   void* stream_ = nullptr;
+  bool captured_ = false;
   std::unique_ptr<rode::Optimizer> engine_;
 };
 

@@ -117,6 +117,7 @@ void EngineOptimizer::add_param_group(const OptimizerParamGroup& group) {
 
 void EngineOptimizer::drop() {
   steps_ = steps_done();
+  if (binding_ != nullptr && binding_->captured()) kept_.push_back(std::move(binding_));
   binding_.reset();
 }
 
@@ -232,6 +233,7 @@ void EngineOptimizer::load(InputArchive& archive) {
   std::vector<const GroupOptions*> views;
   for (const auto& own : options) views.push_back(dynamic_cast<const GroupOptions*>(own.get()));
   auto binding = std::make_unique<Binding>(param_groups_, views, states, steps);
+  drop();
   binding_ = std::move(binding);
   state_ = std::move(states);
   for (std::size_t g = 0; g < views.size(); ++g) adopted(g).assign(*views[g]);

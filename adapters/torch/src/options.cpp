@@ -97,7 +97,6 @@ double Options<E>::get_lr() const {
 
 template <class E>
 void Options<E>::set_lr(double rate) {
-  if (!initial_lr) initial_lr = get_lr();
   if (rule == GroupRule::rest) {
     this->lr_rest = rate;
   } else {
@@ -169,7 +168,7 @@ void Options<E>::adopt() {
       this->lr_rho = rate;
     }
   }
-  if (!initial_lr) initial_lr = get_lr();
+  initial_lr = get_lr();
 }
 
 template <class E>

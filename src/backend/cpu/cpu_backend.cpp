@@ -20,31 +20,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-class HostBuffer final : public Buffer {
- public:
-  explicit HostBuffer(std::size_t bytes) : bytes_(bytes) {
-    const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment;
-    data_ = std::aligned_alloc(kAlignment, rounded * kAlignment);
-    if (data_ == nullptr) throw std::bad_alloc();
-    std::memset(data_, 0, rounded * kAlignment);
-  }
-  ~HostBuffer() override { std::free(data_); }
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
-
-  void* data() override { return data_; }
-  std::size_t bytes() const override { return bytes_; }
-  void upload(const void* host, std::size_t bytes) override {
-    if (bytes > 0) std::memcpy(data_, host, bytes);
-  }
-  const void* host_view() const override { return data_; }
-
- private:
-  void* data_;
-  std::size_t bytes_;
-};
-
-class BorrowedBuffer final : public Buffer {
+class BorrowedBuffer : public Buffer {
  public:
   BorrowedBuffer(void* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
 
@@ -58,6 +34,22 @@ class BorrowedBuffer final : public Buffer {
  private:
   void* data_;
   std::size_t bytes_;
+};
+
+void* allocate_zeros(std::size_t bytes) {
+  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment;
+  void* data = std::aligned_alloc(kAlignment, rounded * kAlignment);
+  if (data == nullptr) throw std::bad_alloc();
+  std::memset(data, 0, rounded * kAlignment);
+  return data;
+}
+
+class HostBuffer final : public BorrowedBuffer {
+ public:
+  explicit HostBuffer(std::size_t bytes) : BorrowedBuffer(allocate_zeros(bytes), bytes) {}
+  ~HostBuffer() override { std::free(HostBuffer::data()); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
 };
 
 int available_cores() {

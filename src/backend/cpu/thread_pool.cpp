@@ -2,23 +2,74 @@
 // The pool: one generation a run, tasks handed out by an atomic counter.
 #include "backend/cpu/thread_pool.h"
 
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "backend/cpu/blas.h"
 #include "rode/error.h"
 
 namespace rode::cpu {
 
-ThreadPool::ThreadPool(int threads) {
-  workers_.reserve(static_cast<std::size_t>(threads - 1));
+struct ThreadPool::Crew {
+  std::vector<std::thread> workers;
+  std::mutex mutex;
+  std::condition_variable start, done;
+  std::uint64_t generation = 0;
+  int running = 0;
+  bool stopped = false;
+  std::exception_ptr failure;
+
+  std::atomic<std::int64_t> next{0};
+  std::int64_t count = 0;
+  void* context = nullptr;
+  Call call = nullptr;
+
+  void work(int worker) {
+    const SingleThreadedBlas single;
+    std::uint64_t seen = 0;
+    while (true) {
+      {
+        std::unique_lock lock(mutex);
+        start.wait(lock, [&] { return stopped || generation != seen; });
+        if (stopped) return;
+        seen = generation;
+      }
+      drain(worker);
+      const std::lock_guard lock(mutex);
+      if (--running == 0) done.notify_one();
+    }
+  }
+
+  void drain(int worker) {
+    try {
+      for (std::int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+        call(context, task, worker);
+      }
+    } catch (...) {
+      next.store(count, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads)
+    : crew_(std::make_unique<Crew>()), threads_(threads), process_(::getpid()) {
+  crew_->workers.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int worker = 1; worker < threads; ++worker) {
-      workers_.emplace_back([this, worker] { work(worker); });
+      crew_->workers.emplace_back([crew = crew_.get(), worker] { crew->work(worker); });
     }
   } catch (const std::system_error& error) {
-    const std::size_t started = workers_.size();
+    const std::size_t started = crew_->workers.size();
     stop();
     throw Error(ErrorKind::unsupported, "threads",
                 fmt::format("the system refused thread {} of {} ({}); use fewer threads",
@@ -28,65 +79,50 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() { stop(); }
 
+bool ThreadPool::forked() const { return ::getpid() != process_; }
+
 void ThreadPool::stop() {
+  if (forked()) {
+    // The threads are not here, and a lock that one of them held stays held: nothing of theirs
+    // can be touched, not even to free it.
+    [[maybe_unused]] const Crew* left = crew_.release();
+    return;
+  }
   {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
+    const std::lock_guard lock(crew_->mutex);
+    crew_->stopped = true;
   }
-  start_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
-  workers_.clear();
-}
-
-void ThreadPool::work(int worker) {
-  const SingleThreadedBlas single;
-  std::uint64_t seen = 0;
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return stop_ || generation_ != seen; });
-      if (stop_) return;
-      seen = generation_;
-    }
-    drain(worker);
-    const std::lock_guard lock(mutex_);
-    if (--running_ == 0) done_.notify_one();
-  }
-}
-
-void ThreadPool::drain(int worker) {
-  try {
-    for (std::int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
-      call_(context_, task, worker);
-    }
-  } catch (...) {
-    next_.store(count_, std::memory_order_relaxed);
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::current_exception();
-  }
+  crew_->start.notify_all();
+  for (std::thread& worker : crew_->workers) worker.join();
+  crew_->workers.clear();
 }
 
 void ThreadPool::run_erased(std::int64_t count, void* context, Call call) {
   if (count <= 0) return;
   const SingleThreadedBlas single;
+  if (forked()) {
+    for (std::int64_t task = 0; task < count; ++task) call(context, task, 0);
+    return;
+  }
+  Crew& crew = *crew_;
   {
-    const std::lock_guard lock(mutex_);
-    context_ = context;
-    call_ = call;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    failure_ = nullptr;
+    const std::lock_guard lock(crew.mutex);
+    crew.context = context;
+    crew.call = call;
+    crew.count = count;
+    crew.next.store(0, std::memory_order_relaxed);
+    crew.failure = nullptr;
     // A lone task is not worth waking anybody.
     if (count > 1) {
-      running_ = static_cast<int>(workers_.size());
-      ++generation_;
+      crew.running = static_cast<int>(crew.workers.size());
+      ++crew.generation;
     }
   }
-  if (count > 1) start_.notify_all();
-  drain(0);
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return running_ == 0; });
-  if (failure_) std::rethrow_exception(failure_);
+  if (count > 1) crew.start.notify_all();
+  crew.drain(0);
+  std::unique_lock lock(crew.mutex);
+  crew.done.wait(lock, [&] { return crew.running == 0; });
+  if (crew.failure) std::rethrow_exception(crew.failure);
 }
 
 }  // namespace rode::cpu

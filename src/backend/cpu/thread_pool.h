@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fixed set of threads that share out numbered tasks.
 //
+// fork() copies the pool, but not its threads: in a child the caller does all tasks alone.
+//
 // Which thread runs a task never changes what it computes: callers cut their work into
 // tasks by shape alone, so results do not depend on the number of threads.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <memory>
 #include <type_traits>
-#include <vector>
 
 namespace rode::cpu {
 
@@ -23,7 +20,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return threads_; }
 
   // Runs f(task, worker) for task = 0 .. count-1; worker < threads() names the thread's
   // scratch space. The caller takes part. The first exception is rethrown here.
@@ -38,22 +35,14 @@ class ThreadPool {
  private:
   using Call = void (*)(void*, std::int64_t, int);
   void run_erased(std::int64_t count, void* context, Call call);
-  void work(int worker);
+  // Whether this process is a child of the one that made the pool.
+  bool forked() const;
   void stop();
-  void drain(int worker);
 
-  std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::condition_variable start_, done_;
-  std::uint64_t generation_ = 0;
-  int running_ = 0;
-  bool stop_ = false;
-  std::exception_ptr failure_;
-
-  std::atomic<std::int64_t> next_{0};
-  std::int64_t count_ = 0;
-  void* context_ = nullptr;
-  Call call_ = nullptr;
+  struct Crew;  // the threads, and what they wait for
+  std::unique_ptr<Crew> crew_;
+  int threads_;
+  long process_;
 };
 
 // The threads that work on one matrix: a whole pool, or the one thread that already

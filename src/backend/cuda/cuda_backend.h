@@ -42,12 +42,12 @@ class CudaBackend final : public Backend {
   Fetched fetch(JobList& jobs) override;
   bool deferred() const override { return true; }
   void set_stream(void* stream) override;
+  bool capturing() const override { return capturing(stream_); }
   void set_multiplier(double multiplier) override;
   void set_step(std::int64_t step) override;
 
  private:
   static bool capturing(cudaStream_t stream);
-  bool capturing() const { return capturing(stream_); }
   void check_memory(const JobList& jobs);
   void check_memory(const void* data, std::string_view kind, std::optional<std::size_t> parameter);
   void send_wishes(double multiplier, bool refuse_all);

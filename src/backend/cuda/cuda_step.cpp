@@ -75,6 +75,11 @@ void CudaBackend::set_multiplier(double multiplier) {
 
 void CudaBackend::set_step(std::int64_t step) {
   const DeviceGuard guard(device_);
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set steps done",
+                "the stream is being captured, and every replay would set them again; call it "
+                "before or after the capture");
+  }
   launch_set_step(tables_->view().control, step, stream_);
   note_order();
 }

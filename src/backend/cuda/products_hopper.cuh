@@ -6,7 +6,8 @@
 // 128 accumulators a thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
 //
 // The inner product with U that a reprojection needs is taken in the epilogue, from the tile
-// as rounded: U's tile has been on its way while the product was made.
+// as rounded: U's tile has been on its way while the product was made. Where tiles can be held,
+// three warps of the copying warpgroup reproject them (held.cuh); else a pass does.
 #pragma once
 
 #include "backend/cuda/device/finish.cuh"

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 // libjpeg's header needs FILE and size_t declared before it.
+#include <jerror.h>
 #include <jpeglib.h>
 
 #include "core/file_io.h"
@@ -29,7 +30,11 @@ void leave_with_message(j_common_ptr info) {
   std::longjmp(manager->leave, 1);
 }
 
-void keep_silent(j_common_ptr /*info*/, int /*level*/) {}
+// Warnings are common in the wild and do no harm, but libjpeg also "warns" of a file that ends
+// early, and paints the rest grey.
+void note_end(j_common_ptr info, int /*level*/) {
+  if (info->err->msg_code == JWRN_JPEG_EOF) leave_with_message(info);
+}
 
 // Adobe's CMYK is stored inverted: 255 is no ink.
 void cmyk_row_to_rgb(const JSAMPLE* from, std::uint8_t* to, int width) {
@@ -78,7 +83,7 @@ void read_jpeg(const std::filesystem::path& path, Image& image) {
   jpeg_decompress_struct info{};
   info.err = jpeg_std_error(&errors.base);
   errors.base.error_exit = leave_with_message;
-  errors.base.emit_message = keep_silent;
+  errors.base.emit_message = note_end;
   jpeg_create_decompress(&info);
   bool good = false;
   if (mapping.bytes().empty()) {

@@ -167,8 +167,9 @@ __device__ inline void correct(std::uint32_t tile, int row, int column, const ui
     std::uint32_t at[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      // Rows beyond the tile, of the last quarter, are its last one's once more, not written.
-      at[i] = tile + tile_byte(min(row + (from + i) * kRowsAtOnce, kTileSide - 1), column);
+      // Rows beyond the tile, of the last quarter: the thread's first one once more, not written.
+      const int r = row + (from + i) * kRowsAtOnce;
+      at[i] = tile + tile_byte(r < kTileSide ? r : row, column);
       x[i] = read_shared_16(at[i]);
     }
 #pragma unroll

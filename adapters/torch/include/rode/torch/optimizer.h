@@ -74,7 +74,8 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   void drop();
 
   std::unique_ptr<Binding> binding_;
-  std::int64_t steps_ = 0;  // of earlier engines
+  std::vector<std::unique_ptr<Binding>> kept_;  // graphs may still replay their steps
+  std::int64_t steps_ = 0;                      // of earlier engines
 };
 
 // `EngineOptions`: a struct of rode/optim/.
