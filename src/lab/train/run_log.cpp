@@ -69,10 +69,12 @@ void RunLog::step(const StepRecord& record) {
   json["lr"] = record.lr;
   put(json, "lr_rho", record.lr_rho);
   put(json, "lr_rest", record.lr_rest);
-  json["gradient_norm"] = record.global.gradient_norm;
-  json["weight_norm"] = record.global.weight_norm;
-  json["update_norm"] = record.global.update_norm;
-  json["update_ratio"] = record.global.update_ratio;
+  if (record.global) {
+    json["gradient_norm"] = record.global->gradient_norm;
+    json["weight_norm"] = record.global->weight_norm;
+    json["update_norm"] = record.global->update_norm;
+    json["update_ratio"] = record.global->update_ratio;
+  }
   Scalars scalars = scalars_of(json, "train/");
   if (!record.matrices.empty()) {
     json["matrices"] = matrices_json(record.matrices);

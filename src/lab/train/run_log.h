@@ -24,7 +24,7 @@ struct StepRecord {
   double lr = 0;
   std::optional<double> lr_rho = {};
   std::optional<double> lr_rest = {};
-  GlobalDiagnostics global = {};
+  std::optional<GlobalDiagnostics> global = {};  // of steps that were waited for
   std::vector<MatrixDiagnostics> matrices = {};  // RODE, in the last step before an evaluation
 };
 

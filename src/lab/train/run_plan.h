@@ -28,6 +28,9 @@ struct TrainOptions {
   int threads = 0;              // 0: torch's own number
   std::string device = "auto";  // auto, cpu, cuda
   std::int64_t keep = 2;        // checkpoints
+  // Steps between two readings of losses and norms, each of which waits for the device; 0: 1 on
+  // the CPU, 10 on a GPU.
+  std::int64_t read_interval = 0;
   bool tensorboard = true;
 };
 

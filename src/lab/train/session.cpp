@@ -69,12 +69,25 @@ at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::Int
                        at::TensorOptions().dtype(type));
 }
 
+// From page-locked memory, so that the host goes on at once: a copy from anywhere else waits for
+// all that the GPU has still to do.
+at::Tensor sent(const at::Tensor& host, c10::Device device) {
+  if (!device.is_cuda()) return host.to(device);
+  return host.pin_memory().to(device, /*non_blocking=*/true);
+}
+
 void for_each_group(AnyOptimizer& optimizer,
                     const std::function<void(const std::vector<at::Tensor>&,
                                              const rode::torch::GroupOptions&)>& visit) {
   for (const auto& group : optimizer.optimizer().param_groups()) {
     visit(group.params(), dynamic_cast<const rode::torch::GroupOptions&>(group.options()));
   }
+}
+
+// Loss over the number of parts, and hits: in double, as numbers of the host would be added.
+at::Tensor values_of(const at::Tensor& loss, const at::Tensor& hits, double parts) {
+  const at::Tensor share = loss.to(at::kDouble) / parts;
+  return at::stack({share, hits.defined() ? hits.to(at::kDouble) : at::zeros_like(share)});
 }
 
 }  // namespace
@@ -102,35 +115,48 @@ Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64
   if (task_.is_language()) {
     const std::int64_t width = task_.data.sequence + 1;
     const at::Tensor tokens =
-        borrow(batch.tokens, from * width, {rows, width}, at::kLong).to(device_);
+        sent(borrow(batch.tokens, from * width, {rows, width}, at::kLong), device_);
     const at::Tensor input = tokens.slice(1, 0, width - 1).contiguous();
     return {model_->loss(input, tokens.slice(1, 1, width).contiguous()), {}};
   }
   const std::int64_t side = task_.data.image_size;
-  at::Tensor images =
-      borrow(batch.pixels, from * 3 * side * side, {rows, 3, side, side}, at::kFloat).to(device_);
+  at::Tensor images = sent(
+      borrow(batch.pixels, from * 3 * side * side, {rows, 3, side, side}, at::kFloat), device_);
   if (task_.train.parameters == "bf16") images = images.to(at::kBFloat16);
-  const at::Tensor labels = borrow(batch.labels, from, {rows}, at::kLong).to(device_);
+  const at::Tensor labels = sent(borrow(batch.labels, from, {rows}, at::kLong), device_);
   // The loss by hand: the same pass tells which images were right.
   const at::Tensor logits = model_->logits(images).to(at::kFloat);
   return {at::cross_entropy_loss(logits, labels), (logits.argmax(1) == labels).sum()};
 }
 
-Measured Session::gradients(const Batch& batch) {
+Unread Session::gradients(const Batch& batch) {
   optimizer_->optimizer().zero_grad();
-  const std::int64_t parts = task_.train.accumulate;
-  const std::int64_t rows = batch.rows / parts;
-  Measured measured;
-  for (std::int64_t part = 0; part < parts; ++part) {
+  const auto parts = static_cast<double>(task_.train.accumulate);
+  const std::int64_t rows = batch.rows / task_.train.accumulate;
+  at::Tensor sum;
+  for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
     const Part result = forward(batch, part * rows, rows);
-    (result.loss / static_cast<double>(parts)).backward();
-    measured.loss += result.loss.item<double>() / static_cast<double>(parts);
-    if (result.hits.defined()) {
-      measured.accuracy = measured.accuracy.value_or(0) +
-                          result.hits.item<double>() / static_cast<double>(batch.rows);
-    }
+    (result.loss / parts).backward();
+    const at::Tensor values = values_of(result.loss.detach(), result.hits, parts);
+    sum = sum.defined() ? sum + values : values;
   }
-  return measured;
+  return {sum, batch.rows};
+}
+
+std::vector<Measured> Session::read(const std::vector<Unread>& unread) const {
+  std::vector<at::Tensor> values;
+  for (const Unread& one : unread) values.push_back(one.values);
+  const at::Tensor host = at::stack(values).to(at::kCPU);
+  const double* const data = host.const_data_ptr<double>();
+  std::vector<Measured> out;
+  for (std::size_t i = 0; i < unread.size(); ++i) {
+    Measured measured{.loss = data[2 * i]};
+    if (!task_.is_language()) {
+      measured.accuracy = data[2 * i + 1] / static_cast<double>(unread[i].rows);
+    }
+    out.push_back(measured);
+  }
+  return out;
 }
 
 void Session::step(double multiplier) {
@@ -143,29 +169,36 @@ void Session::step(double multiplier) {
   }
   optimizer_->scale_rates(multiplier);
   optimizer_->optimizer().step();
-  optimizer_->optimizer().engine().check();  // what a device refused
 }
+
+void Session::check() { optimizer_->optimizer().engine().check(); }
 
 std::optional<Measured> Session::evaluate(BatchSource& batches, const std::function<bool()>& stop) {
   const ::torch::NoGradGuard no_grad;
   model_->module().eval();
   batches.rewind_evaluation();
-  double loss = 0;
-  double hits = 0;
-  std::int64_t rows = 0;
+  std::vector<Unread> unread;
   bool stopped = false;
   while (const auto batch = batches.next_evaluation(task_.train.batch / task_.train.accumulate)) {
     stopped = stop && stop();
     if (stopped) break;
     const Part part = forward(*batch, 0, batch->rows);
-    loss += part.loss.item<double>() * static_cast<double>(batch->rows);
-    if (part.hits.defined()) hits += part.hits.item<double>();
-    rows += batch->rows;
+    unread.push_back({values_of(part.loss, part.hits, 1), batch->rows});
   }
   model_->module().train();
-  if (stopped || rows == 0) return std::nullopt;
+  if (stopped || unread.empty()) return std::nullopt;
+  double loss = 0;
+  double right = 0;
+  std::int64_t rows = 0;
+  const std::vector<Measured> parts = read(unread);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    loss += parts[i].loss * static_cast<double>(unread[i].rows);
+    // A whole number again.
+    right += std::round(parts[i].accuracy.value_or(0) * static_cast<double>(unread[i].rows));
+    rows += unread[i].rows;
+  }
   Measured measured{.loss = loss / static_cast<double>(rows)};
-  if (!task_.is_language()) measured.accuracy = hits / static_cast<double>(rows);
+  if (!task_.is_language()) measured.accuracy = right / static_cast<double>(rows);
   return measured;
 }
 

@@ -24,6 +24,12 @@ struct Measured {
   std::optional<double> accuracy = {};  // images
 };
 
+// The same where the device has it, perhaps not yet: loss, and for images how many were right.
+struct Unread {
+  at::Tensor values;
+  std::int64_t rows = 0;
+};
+
 struct WeightNorms {
   double all = 0;                                        // over every trained parameter
   std::vector<std::pair<std::string, double>> matrices;  // those of the matrix rule
@@ -35,8 +41,12 @@ class Session {
   Session(const TrainOptions& options, const Method& method);
 
   // Gradients of a batch, in the task's number of parts, and the loss: nothing has moved yet.
-  Measured gradients(const Batch& batch);
+  Unread gradients(const Batch& batch);
+  // Waits for the device, once for all.
+  std::vector<Measured> read(const std::vector<Unread>& unread) const;
+  // Enqueued only, on a GPU: what it refuses comes from check().
   void step(double multiplier);
+  void check();
   // Over the validation samples; nothing where `stop` said so.
   std::optional<Measured> evaluate(BatchSource& batches, const std::function<bool()>& stop);
 

@@ -18,6 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// About a second of the larger models: a wait costs what the host needs to get ahead again.
+constexpr std::int64_t kReadOnGpu = 10;
+
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
@@ -35,6 +38,8 @@ struct Trainer::Impl {
         folder(options.out),
         session(options, method) {
     state.data = batches.position();
+    read_interval = session.device().is_cuda() ? kReadOnGpu : 1;
+    if (options.read_interval > 0) read_interval = options.read_interval;
     const Json run = describe_run(options, plan, spec, method);
     if (options.resume && folder.has_run()) {
       folder.continue_run(run);
@@ -53,8 +58,9 @@ struct Trainer::Impl {
   void save();
   bool evaluate();
   void train_step();
+  void settle();
   void report(double loss, bool evaluated);
-  [[noreturn]] void diverge(const std::string& what);
+  [[noreturn]] void diverge(std::int64_t step, const std::string& what);
   Json result(const char* status);
   TrainOutcome run();
 
@@ -71,7 +77,11 @@ struct Trainer::Impl {
   bool resumed = false;
   std::int64_t saved = -1;  // the step of the last checkpoint
   WeightNorms norms;        // at the last evaluation
-  double loss = 0;          // of the last batch
+  double loss = 0;          // of the last batch that was read
+  // Steps whose loss the device still has: their lines of the log are written when it is read.
+  std::vector<StepRecord> waiting;
+  std::vector<Unread> unread;
+  std::int64_t read_interval = 1;
   // Of this process, without evaluations: for the progress line.
   double train_seconds = 0;
   std::int64_t steps_here = 0;
@@ -98,7 +108,8 @@ void Trainer::Impl::load() {
 
 void Trainer::Impl::save() {
   if (saved == state.step) return;
-  if (!std::isfinite(session.norms().all)) diverge("a weight is not finite");
+  settle();
+  if (!std::isfinite(session.norms().all)) diverge(state.step, "a weight is not finite");
   // The log first: a checkpoint names a length of it that must be there.
   log->sync();
   state.log_bytes = log->bytes();
@@ -113,7 +124,7 @@ bool Trainer::Impl::evaluate() {
   const auto measured = session.evaluate(batches, [this] { return stopping(); });
   if (!measured) return false;
   if (!std::isfinite(measured->loss)) {
-    diverge("the validation loss is " + std::to_string(measured->loss));
+    diverge(state.step, "the validation loss is " + std::to_string(measured->loss));
   }
   norms = session.norms();
   state.evaluated = state.step;
@@ -140,34 +151,64 @@ bool Trainer::Impl::evaluate() {
 void Trainer::Impl::train_step() {
   const Clock::time_point start = Clock::now();
   const Batch batch = batches.next();
-  const Measured measured = session.gradients(batch);
-  loss = measured.loss;
-  if (!std::isfinite(loss)) diverge("the loss is " + std::to_string(loss));
+  unread.push_back(session.gradients(batch));
   const double multiplier = plan.multiplier(state.step);
+  waiting.push_back({.step = state.step, .multiplier = multiplier});
+  StepRecord& record = waiting.back();
+  if (read_interval == 1) {
+    // Known before anything has moved.
+    loss = session.read(unread).front().loss;
+    if (!std::isfinite(loss)) diverge(state.step, "the loss is " + std::to_string(loss));
+  }
   try {
     session.step(multiplier);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::non_finite) throw;
-    diverge(error.what());
+    diverge(state.step, error.what());
   }
   const Rates rates = session.optimizer().rates();
-  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
-  StepRecord record{.step = state.step,
-                    .loss = loss,
-                    .accuracy = measured.accuracy,
-                    .multiplier = multiplier,
-                    .lr = rates.lr,
-                    .lr_rho = rates.lr_rho,
-                    .lr_rest = rates.lr_rest,
-                    .global = engine.global_diagnostics()};
+  record.lr = rates.lr;
+  record.lr_rho = rates.lr_rho;
+  record.lr_rest = rates.lr_rest;
   ++state.step;
-  // With the step and not with the evaluation behind it: a resumed run may begin between them.
-  if (plan.evaluates_at(state.step)) record.matrices = engine.matrix_diagnostics();
-  log->step(record);
   state.data = batch.after;
+  if (std::ssize(waiting) >= read_interval || plan.evaluates_at(state.step) ||
+      plan.saves_at(state.step)) {
+    settle();
+  }
   train_seconds += seconds_since(start);
   ++steps_here;
   report(loss, false);
+}
+
+// Reads what the device has of the steps since the last time, and writes their lines. Before every
+// evaluation and checkpoint: neither sees weights behind a loss that was not finite.
+void Trainer::Impl::settle() {
+  if (waiting.empty()) return;
+  const std::vector<Measured> measured = session.read(unread);
+  std::string refused;
+  try {
+    session.check();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::non_finite) throw;
+    refused = error.what();
+  }
+  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  for (std::size_t i = 0; i < waiting.size(); ++i) {
+    StepRecord& record = waiting[i];
+    record.loss = loss = measured[i].loss;
+    record.accuracy = measured[i].accuracy;
+    if (!std::isfinite(loss)) diverge(record.step, "the loss is " + std::to_string(loss));
+    if (i + 1 == waiting.size() && refused.empty()) {
+      record.global = engine.global_diagnostics();
+      // With the step and not with the evaluation behind it: a resumed run may begin between them.
+      if (plan.evaluates_at(record.step + 1)) record.matrices = engine.matrix_diagnostics();
+    }
+    log->step(record);
+  }
+  if (!refused.empty()) diverge(waiting.back().step, refused);
+  waiting.clear();
+  unread.clear();
 }
 
 void Trainer::Impl::report(double batch_loss, bool evaluated) {
@@ -193,8 +234,9 @@ void Trainer::Impl::report(double batch_loss, bool evaluated) {
   hooks.progress(progress);
 }
 
-void Trainer::Impl::diverge(const std::string& what) {
-  log->diverged(state.step, what);
+void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
+  state.step = step;
+  log->diverged(step, what);
   log->sync();
   Json json = result("diverged");
   json["what"] = what;
