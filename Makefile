@@ -34,9 +34,16 @@ build: setup ## build the release command line, build/bin/rode
 test: setup ## build and run every test
 	@tools/test.sh ci
 
+# LibTorch is that of .venv.
+.PHONY: lab
+lab: setup ## build the command line that trains, build/lab/bin/rode
+	$(call build,lab)
+	@test -x build/lab/bin/rode
+
 .PHONY: demo
-demo: build ## step a small problem with several optimizers and compare them
-	@build/bin/rode demo
+demo: lab ## train a small decoder with four optimizers, three seeds each, and compare them
+	@build/lab/bin/rode compare --task tiny-lm --optimizers rode,rode-snr,muon-rms,adamw \
+	  --seeds 3 --jobs 2 --threads 1 --out build/demo --overwrite
 
 # AUTO: with CUDA where nvcc is, and the PyTorch in .venv has CUDA.
 .PHONY: python

@@ -72,7 +72,7 @@ run_suite ctest ctest --preset "$preset" --parallel "$test_jobs" --output-junit 
 
 if [[ $preset == ci ]]; then
   suites=()
-  for folder in tests/trajectory tests/cli; do
+  for folder in tests/trajectory tests/cli tests/lab; do
     # Folders may hold C++ tests only.
     if compgen -G "$folder/test_*.py" >/dev/null; then
       suites+=("$folder")

@@ -12,5 +12,7 @@ void add_bench_command(CLI::App& app);
 void add_demo_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_tasks_command(CLI::App& app);
+void add_train_command(CLI::App& app);
+void add_compare_command(CLI::App& app);
 
 }  // namespace rode::cli

@@ -111,6 +111,8 @@ int main(int argc, char** argv) try {
   rode::cli::add_demo_command(app);
   rode::cli::add_data_command(app);
   rode::cli::add_tasks_command(app);
+  rode::cli::add_train_command(app);
+  rode::cli::add_compare_command(app);
 
   const int code = run(app, argc, argv);
   // A full disk or a closed pipe behind stdout must not look like success.

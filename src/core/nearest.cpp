@@ -3,8 +3,6 @@
 #include "core/nearest.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -28,9 +26,10 @@ std::size_t edits(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string nearest(std::string_view text, std::span<const std::string> candidates) {
+std::string nearest(std::string_view text, std::span<const std::string> candidates,
+                    std::size_t most) {
   std::string best;
-  std::size_t fewest = std::numeric_limits<std::size_t>::max();
+  std::size_t fewest = most + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t count = edits(text, candidate);
     if (count < fewest) {

@@ -75,7 +75,9 @@ TEST(Task, NamesFileLineKeyAndTheNearest) {
   EXPECT_MENTIONS(text, "line 19");
   EXPECT_MENTIONS(text, "'warm_up' in [train]");
   EXPECT_MENTIONS(text, "did you mean 'warmup'");
-  EXPECT_MENTIONS(message("[data]", "[date]"), "'data' is missing");
+  EXPECT_MENTIONS(message("[data]", "[date]"),
+                  "'date' is no key at the top, and 'data' is missing");
+  EXPECT_MENTIONS(message("[data]", "[others]"), "'data' is missing at the top; add it");
   EXPECT_MENTIONS(message("[optimizers.rode]", "[optimisers.rode]"), "unknown key 'optimisers'");
 }
 

@@ -54,7 +54,7 @@ ModelSpec parse_model(TomlTable& table) {
     assign(model.rope_base, table.number("rope_base", 1, 1e12));
   } else if (model.kind == "small-resnet") {
     model.width = table.required("width", table.whole("width", 1));
-    model.layers = table.required("layers", table.whole("layers", 1));
+    model.layers = table.required("layers", table.whole("layers", 3));
   }
   table.finish();
   return model;

@@ -46,12 +46,18 @@ std::string TomlTable::place() const {
 void TomlTable::fail(std::string_view key, std::string_view what) const {
   const toml::node* node = key.empty() ? nullptr : table_->get(key);
   const auto line = node != nullptr ? node->source().begin.line : table_->source().begin.line;
-  throw file_error(
-      operation_, source_,
-      fmt::format("line {}: {}{}", line, key.empty() ? "" : fmt::format("'{}' ", key), what));
+  throw file_error(operation_, source_,
+                   fmt::format("line {}: {}{}", line,
+                               key.empty() ? "" : fmt::format("'{}' ", printable(key)), what));
 }
 
 void TomlTable::throw_missing(std::string_view key) const {
+  constexpr std::size_t kSlips = 2;
+  std::vector<std::string> others = keys();
+  std::erase_if(others, [&](const std::string& other) { return known_.contains(other); });
+  if (const std::string meant = nearest(key, others, kSlips); !meant.empty()) {
+    fail(meant, fmt::format("is no key{}, and '{}' is missing; did you mean that?", place(), key));
+  }
   fail("", fmt::format("'{}' is missing{}; add it", key, place()));
 }
 

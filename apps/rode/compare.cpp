@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode compare`: several optimizers and seeds on one task, and the report.
+//
+// Every run is a process of its own, the same as `rode train`: its memory is its own, and its
+// numbers do not depend on what ran before it.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "child_process.h"
+#include "commands.h"
+#include "data_commands.h"
+#include "lab/report/html_report.h"
+#include "lab/task/sources.h"
+#include "lab/train/batches.h"
+#include "lab/train/interrupt.h"
+#include "lab/train/run_plan.h"
+
+namespace rode::cli {
+namespace {
+
+struct Arguments {
+  std::string task;
+  std::vector<std::string> optimizers;
+  std::int64_t seeds = 3;
+  std::int64_t steps = 0;
+  std::string out;
+  std::string data;
+  std::string device = "auto";
+  int threads = 0;
+  int jobs = 1;
+  bool overwrite = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+struct Job {
+  lab::TrainOptions options;
+
+  std::string label() const { return fmt::format("{} seed {}", options.optimizer, options.seed); }
+};
+
+lab::Json expected_run(const lab::TrainOptions& options) {
+  const lab::BatchSource data(options.task, options.seed, options.data_folder);
+  const lab::OptimizerSpec spec =
+      lab::resolve_optimizer(options.task, options.optimizer, options.settings);
+  const lab::RunPlan plan = lab::plan_run(options.task, data.epoch_samples(), options.steps);
+  return lab::describe_run(options, plan, spec, Method::by_name(spec.optimizer, spec.settings));
+}
+
+std::vector<Job> jobs_of(const Arguments& arguments, const std::filesystem::path& folder) {
+  lab::TrainOptions options;
+  options.task = lab::load_task(arguments.task);
+  options.steps = arguments.steps;
+  options.data_folder =
+      arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+  std::vector<Job> jobs;
+  for (const std::string& name : arguments.optimizers) {
+    for (std::int64_t seed = 1; seed <= arguments.seeds; ++seed) {
+      Job& job = jobs.emplace_back(Job{options});
+      job.options.optimizer = name;
+      job.options.seed = static_cast<std::uint64_t>(seed);
+      job.options.out = folder / fmt::format("{}-seed{}", name, seed);
+    }
+  }
+  return jobs;
+}
+
+// Whether the run has to be made. A run of other options in the folder is an error.
+bool is_needed(const Job& job, bool overwrite) {
+  const lab::Json run = expected_run(job.options);  // also finds unknown names and missing data
+  const lab::RunFolder folder(job.options.out);
+  if (overwrite || !folder.has_run()) return true;
+  folder.continue_run(run);
+  return !folder.result();
+}
+
+std::vector<std::string> command_of(const Job& job, const Arguments& arguments, int threads) {
+  std::vector<std::string> words = {"train",
+                                    "--task",
+                                    arguments.task,
+                                    "--optimizer",
+                                    job.options.optimizer,
+                                    "--seed",
+                                    fmt::format("{}", job.options.seed),
+                                    "--out",
+                                    job.options.out.string(),
+                                    "--data",
+                                    job.options.data_folder.string(),
+                                    "--device",
+                                    arguments.device,
+                                    "--json",
+                                    arguments.overwrite ? "--overwrite" : "--resume"};
+  if (arguments.steps > 0)
+    words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
+  if (threads > 0) words.insert(words.end(), {"--threads", fmt::format("{}", threads)});
+  if (arguments.quiet || arguments.jobs > 1) words.emplace_back("--quiet");
+  return words;
+}
+
+// What the table can use: a run that is done, if only by diverging.
+void require_result(const Job& job, int status) {
+  const auto result = lab::RunFolder(job.options.out).result();
+  if (result && (status == 0 || result->value("status", "") == "diverged")) return;
+  throw Error(ErrorKind::unsupported, "compare",
+              fmt::format("the run '{}' ended with code {}; its message is above; what is done is "
+                          "kept: run the same command again to go on",
+                          job.label(), status));
+}
+
+std::string outcome_of(const Job& job) {
+  const auto result = lab::RunFolder(job.options.out).result();
+  if (!result || result->value("status", "") != "finished") return "diverged";
+  return fmt::format("loss {:.4f}, {:.0f} s", result->value("final_loss", 0.0),
+                     result->value("seconds", 0.0));
+}
+
+struct Running {
+  Job* job;
+  std::unique_ptr<ChildProcess> process;
+};
+
+void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
+  const int threads = arguments.threads > 0 ? arguments.threads
+                      : arguments.jobs > 1  ? std::max(1, available_cores() / arguments.jobs)
+                                            : 0;
+  const lab::InterruptGuard interrupt;
+  std::vector<Running> running;
+  std::size_t next = 0;
+  std::size_t done = 0;
+  while (next < jobs.size() || !running.empty()) {
+    while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs)) {
+      Job& job = jobs[next++];
+      if (!arguments.quiet && arguments.jobs == 1) {
+        fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
+      }
+      running.push_back(
+          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads))});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const bool stop = lab::InterruptGuard::requested();
+    for (std::size_t i = 0; i < running.size();) {
+      if (stop) running[i].process->stop();
+      const auto status = running[i].process->poll();
+      if (!status) {
+        ++i;
+        continue;
+      }
+      Job* job = running[i].job;
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+      if (stop) continue;
+      require_result(*job, *status);
+      ++done;
+      if (!arguments.quiet && arguments.jobs > 1) {
+        fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
+      }
+    }
+    if (stop && running.empty()) {
+      throw Error(ErrorKind::unsupported, "compare",
+                  "stopped; the runs are saved: run the same command again to go on");
+    }
+  }
+}
+
+lab::Comparison gather(const std::vector<Job>& jobs) {
+  lab::Comparison comparison;
+  const lab::Task& task = jobs.front().options.task;
+  comparison.task = task.name;
+  comparison.title = task.title;
+  comparison.language = task.is_language();
+  for (const Job& job : jobs) {
+    if (comparison.optimizers.empty() ||
+        comparison.optimizers.back().name != job.options.optimizer) {
+      comparison.optimizers.push_back({job.options.optimizer, {}});
+    }
+    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out));
+  }
+  return comparison;
+}
+
+void run_compare(const Arguments& arguments) {
+  std::vector<Job> jobs;
+  std::vector<Job> needed;
+  std::filesystem::path folder;
+  arguments_as_usage([&] {
+    folder = arguments.out.empty()
+                 ? std::filesystem::path("runs") / lab::load_task(arguments.task).name
+                 : std::filesystem::path(arguments.out);
+    jobs = jobs_of(arguments, folder);
+    for (const Job& job : jobs) {
+      if (is_needed(job, arguments.overwrite)) needed.push_back(job);
+    }
+  });
+  if (!arguments.quiet && needed.size() < jobs.size()) {
+    fmt::print(stderr, "rode: note: {} of {} runs are done and used as they are\n",
+               jobs.size() - needed.size(), jobs.size());
+  }
+  run_jobs(needed, arguments);
+  const lab::Comparison comparison = gather(jobs);
+  lab::write_report(comparison, folder);
+  if (arguments.json) {
+    fmt::print("{}\n", lab::to_json(comparison).dump(2));
+    return;
+  }
+  fmt::print("{}\n{}\n", comparison.title, format_table(lab::summary_table(comparison)));
+  if (const auto lowest = comparison.lowest_possible_loss()) {
+    fmt::print("No model can expect a loss below {:.4f}.\n", *lowest);
+  }
+  fmt::print("Report: {}\n", (folder / "report.html").string());
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
+  command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
+      ->required();
+  command->add_option("--optimizers", arguments->optimizers, "of the task, with commas")
+      ->required()
+      ->delimiter(',');
+  command->add_option("--seeds", arguments->seeds, "how many: 1 to N (default 3)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--steps", arguments->steps, "instead of the task's")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
+  command->add_option("--data", arguments->data,
+                      "folder of the datasets (default: RODE_DATA_DIR, else data)");
+  command
+      ->add_option("--jobs", arguments->jobs, "runs at a time, which share the cores (default 1)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--threads", arguments->threads, "of each run")->check(CLI::PositiveNumber);
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_flag("--overwrite", arguments->overwrite, "make every run anew");
+  command->add_flag("--quiet", arguments->quiet, "no progress");
+  command->add_flag("--json", arguments->json, "print the comparison as JSON");
+  command->callback([arguments] { run_compare(*arguments); });
+}
+
+}  // namespace rode::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// A comparison as one HTML file that needs no other.
+#pragma once
+
+#include <string>
+
+#include "lab/report/summary.h"
+
+namespace rode::lab {
+
+std::string html_report(const Comparison& comparison);
+
+// report.html, compare.json and one .svg a chart; each appears whole or not at all.
+void write_report(const Comparison& comparison, const std::filesystem::path& folder);
+
+}  // namespace rode::lab

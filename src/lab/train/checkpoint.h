@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole state of a run as one safetensors file.
+//
+//   param.<name>, buffer.<name>     the model
+//   state.<name>.<key>              the optimizer, as `rode step` names it
+//   rng.cpu, rng.cuda               torch's generators
+//   metadata "rode.step", ...       the engine's; "rode.train": a JSON object (TrainState)
+// The data's random numbers are derived from seed, epoch and sample: its position is their state.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "lab/data/sample_order.h"
+#include "lab/models/model.h"
+#include "rode/torch/optimizer.h"
+
+namespace rode::lab {
+
+struct TrainState {
+  std::int64_t step = 0;        // steps done
+  std::int64_t evaluated = -1;  // the step after which the last evaluation was
+  double best_loss = std::numeric_limits<double>::infinity();
+  std::int64_t best_step = -1;
+  double best_accuracy = 0;
+  double last_loss = 0;  // of the last evaluation
+  double last_accuracy = 0;
+  StreamPosition data;
+  std::uint64_t log_bytes = 0;  // of log.jsonl, when it was saved
+};
+
+// Replaces `path` in one step; where that fails, what was there stays.
+void save_checkpoint(const std::filesystem::path& path, Model& model,
+                     rode::torch::EngineOptimizer& optimizer, c10::Device device,
+                     const TrainState& state);
+
+// Throws where the file does not fit; a model half filled is then not to be used.
+TrainState load_checkpoint(const std::filesystem::path& path, Model& model,
+                           rode::torch::EngineOptimizer& optimizer, c10::Device device);
+
+}  // namespace rode::lab

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C as a question that the training loop asks between steps.
+#pragma once
+
+namespace rode::lab {
+
+// While one lives, the first SIGINT or SIGTERM only sets a flag; the second one ends the process
+// at once, as it would without this class. At most one at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  ~InterruptGuard();
+
+  static bool requested();
+};
+
+}  // namespace rode::lab

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folder of one run: what lies where, and which checkpoint is the last.
+//
+//   run.json            what decides the run's numbers
+//   log.jsonl           one object a step and an evaluation; the same bytes for the same run
+//   times.jsonl         seconds and samples at the evaluations: what two runs do not share
+//   checkpoints/step-00000120.safetensors
+//   events.out.tfevents.*
+//   config.json, model.safetensors    at the end: what from_pretrained(folder) opens
+//   result.json         written last: the run is done
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace rode::lab {
+
+using Json = nlohmann::ordered_json;
+
+class RunFolder {
+ public:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path log() const { return path_ / "log.jsonl"; }
+  std::filesystem::path times() const { return path_ / "times.jsonl"; }
+  std::filesystem::path weights() const { return path_ / "model.safetensors"; }
+  std::filesystem::path config() const { return path_ / "config.json"; }
+  std::filesystem::path checkpoint(std::int64_t step) const;
+
+  bool has_run() const;
+  // An empty folder for `run`. Where one is there already: removed with `overwrite`, else refused.
+  void start(const Json& run, bool overwrite) const;
+  // Throws where the run in the folder is another one, naming what differs. Removes what a killed
+  // process has left half-written.
+  void continue_run(const Json& run) const;
+
+  std::vector<std::int64_t> checkpoints() const;  // steps, rising
+  void keep_last(std::int64_t count) const;
+
+  std::optional<Json> result() const;
+  void write_result(const Json& result) const;
+  void remove_result() const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+Json read_json(const std::filesystem::path& path);
+// Every line of a log; a last line without an end, which a killed process leaves, is left out.
+std::vector<Json> read_json_lines(const std::filesystem::path& path);
+void write_json(const std::filesystem::path& path, const Json& json);
+
+}  // namespace rode::lab

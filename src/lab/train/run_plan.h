@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run will do, decided before it begins: length, intervals, schedule, optimizer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "lab/task/task.h"
+#include "rode/method.h"
+#include "rode/schedule.h"
+
+namespace rode::lab {
+
+// What the command line asks for.
+struct TrainOptions {
+  Task task;
+  std::string optimizer;  // of the task, or of the engine where `settings` have its lr
+  Settings settings;      // win over the task's
+  std::uint64_t seed = 1;
+  std::filesystem::path out;
+  std::filesystem::path data_folder;
+  bool resume = false;
+  bool overwrite = false;       // removes a run that is in `out`
+  std::int64_t steps = 0;       // 0: the task's
+  int threads = 0;              // 0: torch's own number
+  std::string device = "auto";  // auto, cpu, cuda
+  std::int64_t keep = 2;        // checkpoints
+  // Steps between two readings of losses and norms, each of which waits for the device; 0: 1 on
+  // the CPU, 10 on a GPU.
+  std::int64_t read_interval = 0;
+  bool tensorboard = true;
+};
+
+// The task's entry with `settings` over it.
+OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
+                                const Settings& settings);
+
+struct RunPlan {
+  std::int64_t total = 0;  // steps
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t eval_every = 0;
+  std::int64_t checkpoint_every = 0;
+  std::int64_t warmup = 0;
+  bool by_epoch = false;
+  Schedule schedule = Schedule::constant();
+
+  double multiplier(std::int64_t step) const {
+    return schedule.multiplier(by_epoch ? step / steps_per_epoch : step);
+  }
+  bool evaluates_at(std::int64_t step) const { return step == total || step % eval_every == 0; }
+  bool saves_at(std::int64_t step) const {
+    return step == total || (step > 0 && step % checkpoint_every == 0);
+  }
+};
+
+// `samples`: of an epoch. `steps` over 0 replaces the task's length; the warm-up shrinks with it.
+RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps);
+
+// All that decides a run's numbers, as run.json holds it.
+nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,
+                                    const OptimizerSpec& spec, const Method& method);
+
+}  // namespace rode::lab

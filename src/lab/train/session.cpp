@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forward, backward, step and evaluation on LibTorch.
+#include "lab/train/session.h"
+
+#include <cmath>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <sys/resource.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/utils/clip_grad.h>
+
+#include "lab/data/random.h"
+#include "rode/error.h"
+
+namespace rode::lab {
+namespace {
+
+// Streams of random numbers out of a run's seed.
+constexpr std::uint64_t kTorchStream = 1;
+
+c10::Device choose_device(const std::string& name) {
+  const bool cuda = at::globalContext().hasCUDA();
+  if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
+  if (!cuda) {
+    throw Error(ErrorKind::unsupported, "train",
+                "no usable CUDA device; train with --device cpu, or use a LibTorch with CUDA on a "
+                "machine that has a GPU");
+  }
+  return {at::kCUDA, 0};
+}
+
+// bf16 products for the scope. Its cache of cast weights ends with it: the weights move.
+class Autocast {
+ public:
+  Autocast(c10::DeviceType device, bool on) : device_(device), on_(on) {
+    if (!on_) return;
+    before_ = at::autocast::is_autocast_enabled(device_);
+    dtype_ = at::autocast::get_autocast_dtype(device_);
+    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
+    at::autocast::set_autocast_enabled(device_, true);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+  ~Autocast() {
+    if (!on_) return;
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, before_);
+    at::autocast::set_autocast_dtype(device_, dtype_);
+  }
+
+ private:
+  c10::DeviceType device_;
+  bool on_;
+  bool before_ = false;
+  at::ScalarType dtype_ = at::kFloat;
+};
+
+template <class Value>
+at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::IntArrayRef sizes,
+                  at::ScalarType type) {
+  return at::from_blob(const_cast<Value*>(values.data()) + offset, sizes,
+                       at::TensorOptions().dtype(type));
+}
+
+// From page-locked memory, so that the host goes on at once: a copy from anywhere else waits for
+// all that the GPU has still to do.
+at::Tensor sent(const at::Tensor& host, c10::Device device) {
+  if (!device.is_cuda()) return host.to(device);
+  return host.pin_memory().to(device, /*non_blocking=*/true);
+}
+
+void for_each_group(AnyOptimizer& optimizer,
+                    const std::function<void(const std::vector<at::Tensor>&,
+                                             const rode::torch::GroupOptions&)>& visit) {
+  for (const auto& group : optimizer.optimizer().param_groups()) {
+    visit(group.params(), dynamic_cast<const rode::torch::GroupOptions&>(group.options()));
+  }
+}
+
+// Loss over the number of parts, and hits: in double, as numbers of the host would be added.
+at::Tensor values_of(const at::Tensor& loss, const at::Tensor& hits, double parts) {
+  const at::Tensor share = loss.to(at::kDouble) / parts;
+  return at::stack({share, hits.defined() ? hits.to(at::kDouble) : at::zeros_like(share)});
+}
+
+}  // namespace
+
+Session::Session(const TrainOptions& options, const Method& method)
+    : task_(options.task), device_(choose_device(options.device)) {
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  const std::uint64_t seed = derive_seed(options.seed, {kTorchStream});
+  at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_current_seed(seed);
+  if (device_.is_cuda()) {
+    at::Generator(at::globalContext().defaultGenerator(device_)).set_current_seed(seed);
+  }
+  model_ = make_model(task_.model, options.seed);
+  model_->set_checkpoint_activations(task_.train.checkpoint_activations);
+  if (task_.train.parameters == "bf16") model_->module().to(at::kBFloat16);
+  model_->module().to(device_);
+  model_->module().train();
+  optimizer_ = make_optimizer(model_->module(), method, task_.train.route);
+}
+
+int Session::threads() const { return at::get_num_threads(); }
+
+Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64_t rows) {
+  const Autocast autocast(device_.type(), task_.train.precision == "bf16");
+  if (task_.is_language()) {
+    const std::int64_t width = task_.data.sequence + 1;
+    const at::Tensor tokens =
+        sent(borrow(batch.tokens, from * width, {rows, width}, at::kLong), device_);
+    const at::Tensor input = tokens.slice(1, 0, width - 1).contiguous();
+    return {model_->loss(input, tokens.slice(1, 1, width).contiguous()), {}};
+  }
+  const std::int64_t side = task_.data.image_size;
+  at::Tensor images = sent(
+      borrow(batch.pixels, from * 3 * side * side, {rows, 3, side, side}, at::kFloat), device_);
+  if (task_.train.parameters == "bf16") images = images.to(at::kBFloat16);
+  const at::Tensor labels = sent(borrow(batch.labels, from, {rows}, at::kLong), device_);
+  // The loss by hand: the same pass tells which images were right.
+  const at::Tensor logits = model_->logits(images).to(at::kFloat);
+  return {at::cross_entropy_loss(logits, labels), (logits.argmax(1) == labels).sum()};
+}
+
+Unread Session::gradients(const Batch& batch) {
+  optimizer_->optimizer().zero_grad();
+  const auto parts = static_cast<double>(task_.train.accumulate);
+  const std::int64_t rows = batch.rows / task_.train.accumulate;
+  at::Tensor sum;
+  for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
+    const Part result = forward(batch, part * rows, rows);
+    (result.loss / parts).backward();
+    const at::Tensor values = values_of(result.loss.detach(), result.hits, parts);
+    sum = sum.defined() ? sum + values : values;
+  }
+  return {sum, batch.rows};
+}
+
+std::vector<Measured> Session::read(const std::vector<Unread>& unread) const {
+  std::vector<at::Tensor> values;
+  for (const Unread& one : unread) values.push_back(one.values);
+  const at::Tensor host = at::stack(values).to(at::kCPU);
+  const double* const data = host.const_data_ptr<double>();
+  std::vector<Measured> out;
+  for (std::size_t i = 0; i < unread.size(); ++i) {
+    Measured measured{.loss = data[2 * i]};
+    if (!task_.is_language()) {
+      measured.accuracy = data[2 * i + 1] / static_cast<double>(unread[i].rows);
+    }
+    out.push_back(measured);
+  }
+  return out;
+}
+
+void Session::step(double multiplier) {
+  if (task_.train.clip > 0) {
+    std::vector<at::Tensor> all;
+    for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
+      all.insert(all.end(), parameters.begin(), parameters.end());
+    });
+    ::torch::nn::utils::clip_grad_norm_(all, task_.train.clip);
+  }
+  optimizer_->scale_rates(multiplier);
+  optimizer_->optimizer().step();
+}
+
+void Session::check() { optimizer_->optimizer().engine().check(); }
+
+std::optional<Measured> Session::evaluate(BatchSource& batches, const std::function<bool()>& stop) {
+  const ::torch::NoGradGuard no_grad;
+  model_->module().eval();
+  batches.rewind_evaluation();
+  std::vector<Unread> unread;
+  bool stopped = false;
+  while (const auto batch = batches.next_evaluation(task_.train.batch / task_.train.accumulate)) {
+    stopped = stop && stop();
+    if (stopped) break;
+    const Part part = forward(*batch, 0, batch->rows);
+    unread.push_back({values_of(part.loss, part.hits, 1), batch->rows});
+  }
+  model_->module().train();
+  if (stopped || unread.empty()) return std::nullopt;
+  double loss = 0;
+  double right = 0;
+  std::int64_t rows = 0;
+  const std::vector<Measured> parts = read(unread);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    loss += parts[i].loss * static_cast<double>(unread[i].rows);
+    // A whole number again.
+    right += std::round(parts[i].accuracy.value_or(0) * static_cast<double>(unread[i].rows));
+    rows += unread[i].rows;
+  }
+  Measured measured{.loss = loss / static_cast<double>(rows)};
+  if (!task_.is_language()) measured.accuracy = right / static_cast<double>(rows);
+  return measured;
+}
+
+WeightNorms Session::norms() {
+  const ::torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> norms;
+  std::vector<std::string> names;  // empty: not of the matrix rule
+  for_each_group(*optimizer_, [&](const auto& parameters, const auto& options) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      norms.push_back(at::linalg_vector_norm(parameters[i], 2, std::nullopt, false, at::kDouble));
+      const bool matrix = options.rule == rode::torch::GroupRule::matrix;
+      names.push_back(matrix && i < options.names.size() ? options.names[i] : "");
+    }
+  });
+  const at::Tensor host = at::stack(norms).to(at::kCPU);  // one wait for the device
+  WeightNorms out;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const double norm = host.const_data_ptr<double>()[i];
+    out.all += norm * norm;
+    if (!names[i].empty()) out.matrices.emplace_back(names[i], norm);
+  }
+  out.all = std::sqrt(out.all);
+  return out;
+}
+
+std::int64_t Session::parameters() {
+  std::int64_t count = 0;
+  for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
+    for (const at::Tensor& parameter : parameters) count += parameter.numel();
+  });
+  return count;
+}
+
+std::int64_t Session::peak_bytes() const {
+  if (device_.is_cuda()) {
+    const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return stats.allocated_bytes[kAll].peak;
+  }
+  struct rusage usage = {};
+  if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  constexpr std::int64_t kKibibyte = 1024;  // Linux's unit
+  return usage.ru_maxrss * kKibibyte;
+}
+
+}  // namespace rode::lab

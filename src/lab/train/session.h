@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training loop does with Torch: one step, one evaluation, norms. No files here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "lab/models/model.h"
+#include "lab/train/any_optimizer.h"
+#include "lab/train/batches.h"
+#include "lab/train/run_plan.h"
+
+namespace rode::lab {
+
+struct Measured {
+  double loss = 0;
+  std::optional<double> accuracy = {};  // images
+};
+
+// The same where the device has it, perhaps not yet: loss, and for images how many were right.
+struct Unread {
+  at::Tensor values;
+  std::int64_t rows = 0;
+};
+
+struct WeightNorms {
+  double all = 0;                                        // over every trained parameter
+  std::vector<std::pair<std::string, double>> matrices;  // those of the matrix rule
+};
+
+// Seeds torch's generators, makes the model on the device and the optimizer over it.
+class Session {
+ public:
+  Session(const TrainOptions& options, const Method& method);
+
+  // Gradients of a batch, in the task's number of parts, and the loss: nothing has moved yet.
+  Unread gradients(const Batch& batch);
+  // Waits for the device, once for all.
+  std::vector<Measured> read(const std::vector<Unread>& unread) const;
+  // Enqueued only, on a GPU: what it refuses comes from check().
+  void step(double multiplier);
+  void check();
+  // Over the validation samples; nothing where `stop` said so.
+  std::optional<Measured> evaluate(BatchSource& batches, const std::function<bool()>& stop);
+
+  WeightNorms norms();
+  std::int64_t parameters();
+  std::int64_t peak_bytes() const;  // on the device; on the CPU of the whole process
+  Model& model() { return *model_; }
+  AnyOptimizer& optimizer() { return *optimizer_; }
+  c10::Device device() const { return device_; }
+  int threads() const;
+
+ private:
+  struct Part {
+    at::Tensor loss;
+    at::Tensor hits;  // images classified rightly; undefined for language
+  };
+  Part forward(const Batch& batch, std::int64_t from, std::int64_t rows);
+
+  Task task_;
+  c10::Device device_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<AnyOptimizer> optimizer_;
+};
+
+}  // namespace rode::lab

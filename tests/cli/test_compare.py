@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rode compare`: runs as needed, the table, the report."""
+
+import json
+import signal
+from xml.etree import ElementTree
+
+import pytest
+from train_support import (
+    TASK,
+    cannot_train,
+    checkpoints,
+    start,
+    train_words,
+    wait_for_step,
+    what_counts,
+)
+
+FAILED, USAGE = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def needs_training(rode):
+    if cannot_train(rode):
+        pytest.skip("this build cannot train")
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(TASK)
+    return path
+
+
+def compare_words(task, out, *extra, steps=20):
+    words = ["compare", "--task", task, "--optimizers", "rode,adamw", "--seeds", 2, "--out", out]
+    return [str(word) for word in [*words, "--steps", steps, "--threads", 1, *extra]]
+
+
+def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
+    out = tmp_path / "all"
+    done = rode.call(*compare_words(task, out, "--jobs", 2))
+    assert done.returncode == 0, done.stderr
+    for word in ("rode", "adamw", "±", "global norm", "report.html"):
+        assert word in done.stdout
+    comparison = json.loads((out / "compare.json").read_text())
+    for entry in comparison["optimizers"]:
+        finals = [run["final_loss"] for run in entry["runs"]]
+        mean = sum(finals) / 2
+        assert entry["final_loss"]["mean"] == pytest.approx(mean)
+        assert entry["final_loss"]["sd"] == pytest.approx(abs(finals[0] - finals[1]) / 2**0.5)
+        assert entry["weight_norm"]["mean"] > 0 and entry["peak_memory_bytes"]["mean"] > 1e6
+    for chart in ("validation_loss", "training_loss", "weight_norm"):
+        root = ElementTree.fromstring((out / f"{chart}.svg").read_text())
+        assert root.tag.endswith("svg")
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") >= 5 and "src=" not in page and "href=" not in page
+
+    log = out / "rode-seed1" / "log.jsonl"
+    stamp = log.stat().st_mtime_ns
+    (out / "adamw-seed2" / "result.json").unlink()
+    again = rode.call(*compare_words(task, out, "--json"))
+    assert again.returncode == 0 and "3 of 4 runs are done" in again.stderr
+    assert log.stat().st_mtime_ns == stamp
+    values = [entry["final_loss"] for entry in json.loads(again.stdout)["optimizers"]]
+    assert values == [entry["final_loss"] for entry in comparison["optimizers"]]
+    other = rode.call(*compare_words(task, out, steps=24))
+    assert other.returncode == USAGE and "/steps" in other.stderr
+
+
+def test_compare_is_the_same_as_single_runs(rode, task, tmp_path):
+    out, single = tmp_path / "all", tmp_path / "single"
+    assert rode.call(*compare_words(task, out)).returncode == 0
+    words = train_words(task, single, "--steps", 20, "--seed", 2)
+    assert rode.call(*words).returncode == 0
+    assert what_counts(out / "rode-seed2") == what_counts(single)
+
+
+def test_compare_counts_diverged_runs(rode, task, tmp_path):
+    task.write_text(TASK.replace("lr = 3e-3\nlr_rest = 3e-3", "lr = 1e30\nlr_rest = 1e30"))
+    done = rode.call(*compare_words(task, tmp_path / "all"))
+    assert done.returncode == 0, done.stderr
+    assert "2 diverged" in done.stdout
+
+
+def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):
+    out = tmp_path / "all"
+    task.write_text(TASK.replace("steps = 120", "steps = 100000"))
+    words = ["compare", "--task", task, "--optimizers", "rode", "--seeds", 1, "--out", out]
+    process = start(rode, *words, "--threads", 1)
+    wait_for_step(out / "rode-seed1", 5, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "run the same command again" in errors
+    assert checkpoints(out / "rode-seed1")
+    assert not (out / "report.html").exists()
+
+
+def test_an_unknown_optimizer_is_found_before_anything_runs(rode, task, tmp_path):
+    out = tmp_path / "all"
+    done = rode.call("compare", "--task", task, "--optimizers", "rode,adam", "--out", out)
+    assert done.returncode == USAGE and "adamw" in done.stderr and not out.exists()

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rode train`: runs that are killed and resumed, signals, errors, events."""
+
+import json
+import random
+import resource
+import signal
+import struct
+import time
+
+import pytest
+from safetensors.torch import load_file
+from train_support import (
+    TASK,
+    cannot_train,
+    checkpoints,
+    lines,
+    start,
+    train_words,
+    wait_for_step,
+    what_counts,
+)
+
+FAILED, USAGE = 1, 2
+SEED = 20240520
+
+
+@pytest.fixture(autouse=True)
+def needs_training(rode):
+    if cannot_train(rode):
+        pytest.skip("this build cannot train")
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(TASK)
+    return path
+
+
+def wait_for_start(out, process, starts):
+    """Until the run has opened its log for the n-th time: a start makes one file of events."""
+    for _ in range(3000):
+        if process.poll() is not None or len(list(out.glob("events.*"))) >= starts:
+            return
+        time.sleep(0.002)
+    raise AssertionError("the run does not start")
+
+
+def test_killed_at_random_moments_and_resumed_is_the_same_to_the_bit(rode, task, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    draw = random.Random(SEED)
+    print("seed", SEED)
+    kills, resumed_from = 0, set()
+    for _ in range(40):
+        process = start(rode, *train_words(task, parts, "--resume"))
+        try:
+            if kills < 6 and draw.random() < 0.2:
+                time.sleep(draw.uniform(0, 0.5))  # while it starts
+                process.kill()
+            elif kills < 6:
+                # While it trains, evaluates or writes a checkpoint.
+                wait_for_start(parts, process, len(list(parts.glob("events.*"))) + 1)
+                saved = [int(file.stem[5:]) for file in checkpoints(parts)]
+                wait_for_step(parts, max(saved, default=0) + draw.randrange(1, 25), process)
+                time.sleep(draw.uniform(0, 0.01))
+                process.kill()
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+        newest = checkpoints(parts)[-1].name if checkpoints(parts) else None
+        log = parts / "log.jsonl"
+        steps = log.read_text().count('"kind":"step"') if log.exists() else 0
+        print(f"kill {kills}: {steps} steps in the log, newest checkpoint {newest}")
+        resumed_from.add(newest)
+    assert process.returncode == 0
+    assert kills >= 3 and len(resumed_from) >= 2, (kills, resumed_from)
+    assert what_counts(parts) == what_counts(whole)
+    assert not list(parts.rglob("*.tmp"))
+    assert len(checkpoints(parts)) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_stops(rode, task, tmp_path, number):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole, "--seed", 3)).returncode == 0
+    process = start(rode, *train_words(task, parts, "--seed", 3))
+    wait_for_step(parts, 13, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "--resume" in errors, errors
+    done = sum(line["kind"] == "step" for line in lines(parts / "log.jsonl"))
+    assert checkpoints(parts)[-1].name == f"step-{done:08}.safetensors"
+    assert not (parts / "result.json").exists()
+    resumed = rode.call(*train_words(task, parts, "--seed", 3, "--resume"))
+    assert resumed.returncode == 0 and f"after step {done}" in resumed.stderr
+    assert what_counts(parts) == what_counts(whole)
+
+
+def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
+    out = tmp_path / "run"
+    assert rode.call(*train_words(task, out, "--steps", 4)).returncode == 0
+    again = rode.call(*train_words(task, out, "--steps", 4))
+    assert again.returncode == USAGE and "--overwrite" in again.stderr
+    other = rode.call(*train_words(task, out, "--steps", 4, "--resume", "--set", "lr=0.5"))
+    assert other.returncode == USAGE and "/options/lr" in other.stderr
+    before = (out / "log.jsonl").read_bytes()
+    done = rode.call(*train_words(task, out, "--steps", 4, "--resume", "--json"))
+    assert done.returncode == 0 and json.loads(done.stdout)["steps"] == 4
+    assert (out / "log.jsonl").read_bytes() == before
+    fresh = rode.call(*train_words(task, out, "--steps", 4, "--overwrite"))
+    assert fresh.returncode == 0 and (out / "log.jsonl").read_bytes() == before
+
+
+def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
+    out = tmp_path / "run"
+    task.write_text(TASK.replace("warmup = 10", "warmup = 0"))
+    rates = ["--set", "lr=1e30", "--set", "lr_rest=1e30", "--set", "weight_decay=0"]
+    done = rode.call(*train_words(task, out, *rates, optimizer="adamw"))
+    assert done.returncode == FAILED
+    for word in ("step", "lower the rates", "checkpoint"):
+        assert word in done.stderr, done.stderr
+    assert json.loads((out / "result.json").read_text())["status"] == "diverged"
+    assert lines(out / "log.jsonl")[-1]["kind"] == "diverged"
+    for file in checkpoints(out):
+        assert all(
+            bool(t.isfinite().all()) for t in load_file(file).values() if t.is_floating_point()
+        )
+
+
+@pytest.mark.parametrize("meets", ["log", "checkpoint"])
+def test_a_full_disk_leaves_the_checkpoint_before_it(rode, task, tmp_path, meets):
+    # Steps enough for a log larger than a checkpoint: the limit can then lie between them.
+    task.write_text(TASK.replace("steps = 120", "steps = 800"))
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    size, log = checkpoints(whole)[-1].stat().st_size, (whole / "log.jsonl").stat().st_size
+    assert size < log
+    limit = (size + log) // 2 if meets == "log" else size // 2
+
+    def small_disk():
+        # A limit on the size of a file stands for the disk's.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    words = train_words(task, out, "--no-tensorboard")
+    process = start(rode, *words, preexec_fn=small_disk, restore_signals=False)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "free" in errors, errors
+    assert len(checkpoints(out)) == (2 if meets == "log" else 0)
+    assert not list((out / "checkpoints").glob(".rode-*"))
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    assert what_counts(out) == what_counts(whole)
+
+
+def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
+    out = tmp_path / "run"
+    for words, hint in (
+        (train_words("tiny-ml", out), "tiny-lm"),
+        (train_words(task, out, optimizer="rod"), "rode"),
+        (train_words(task, out, "--set", "lrr=1"), "lr"),
+        (train_words(task, out, "--steps", 0), "--steps"),
+        (train_words(task, out, "--device", "tpu"), "--device"),
+    ):
+        done = rode.call(*words)
+        assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
+        assert not out.exists()
+
+
+def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "run"
+    tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
+    task.write_text(tokens.replace("train_samples = 50\n", ""))
+    words = train_words(task, out, "--data", data)
+    done = rode.call(*words)
+    assert done.returncode == FAILED and "text" in done.stderr
+    text = tmp_path / "text.txt"
+    text.write_text("some words " * 400)
+    for split in ("train", "valid"):
+        arguments = ["--input", text, "--out", data / "text", "--tokenizer", "bytes"]
+        made = rode.call("data", "tokens", *arguments, "--split", split)
+        assert made.returncode == 0, made.stderr
+    done = rode.call(*words)
+    assert done.returncode == FAILED and "257" in done.stderr and "vocab" in done.stderr
+    task.write_text(task.read_text().replace("vocab_size = 64", "vocab_size = 257"))
+    shard = data / "text" / "train_000000.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-7])
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr
+    assert not out.exists()
+    shard.unlink()
+    shard.symlink_to(shard)  # is there, and cannot be opened by anyone
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr
+    assert not out.exists()
+    shard.unlink()
+    shard.write_bytes(whole)
+    assert rode.call(*words).returncode == 0
+
+
+def test_a_token_beyond_the_vocabulary_is_named_when_it_is_read(rode, task, tmp_path):
+    """Shards from elsewhere have no description that could be compared before."""
+    data, out = tmp_path / "data", tmp_path / "run"
+    tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
+    task.write_text(tokens.replace("train_samples = 50\n", ""))
+    text = tmp_path / "text.txt"
+    for split, letters in (("train", "!" * 5000 + "z" * 100), ("valid", "!" * 5000)):
+        text.write_text(letters)
+        arguments = ["--input", text, "--out", data / "text", "--tokenizer", "bytes"]
+        assert rode.call("data", "tokens", *arguments, "--split", split).returncode == 0
+        # The end of text, 256, stands before each document.
+        shard = data / "text" / f"{split}_000000.bin"
+        content = bytearray(shard.read_bytes())
+        content[1024:1026] = struct.pack("<H", 33)
+        shard.write_bytes(content)
+    (data / "text" / "tokens.json").unlink()
+    done = rode.call(*train_words(task, out, "--data", data))
+    assert done.returncode == FAILED, done.stderr
+    for word in ("train_000000.bin", "122", "vocab"):
+        assert word in done.stderr, done.stderr
+    assert not list(out.rglob("*.tmp")) and not (out / "result.json").exists()
+    for file in checkpoints(out):
+        assert load_file(file)
+
+
+def test_a_wrong_key_in_the_task_is_named_with_its_line(rode, task, tmp_path):
+    out = tmp_path / "run"
+    for right, wrong in (("batch = 8", "bach = 8"), ("lr_rho = 1e-2", "lr_roh = 1e-2")):
+        task.write_text(TASK.replace(right, wrong))
+        done = rode.call(*train_words(task, out))
+        assert done.returncode == FAILED, done.stderr
+        for word in ("small.toml", "line", wrong.split()[0], right.split()[0]):
+            assert word in done.stderr, done.stderr
+        assert not out.exists()
+
+
+def field_values(data):
+    """The fields of a protobuf message: (number, value), bytes for nested ones."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            yield number, varint()
+            continue
+        size = {1: 8, 5: 4}.get(wire) or varint()
+        yield number, data[at : at + size]
+        at += size
+
+
+def read_events(path):
+    """Scalars of an event file: (tag, step, value)."""
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        event = dict(field_values(data[at + 12 : at + 12 + length]))
+        for _, value in field_values(event.get(5, b"")):
+            fields = dict(field_values(value))
+            yield fields[1].decode(), event[2], struct.unpack("<f", fields[2])[0]
+        at += 16 + length
+
+
+def test_events_hold_what_the_log_holds(rode, task, tmp_path):
+    out = tmp_path / "run"
+    assert rode.call(*train_words(task, out, "--steps", 40)).returncode == 0
+    (file,) = out.glob("events.out.tfevents.*")
+    found = {(tag, step): value for tag, step, value in read_events(file)}
+    steps = [line for line in lines(out / "log.jsonl") if line["kind"] == "step"]
+    for line in steps:
+        for key in ("loss", "lr", "lr_rho", "gradient_norm", "update_ratio"):
+            assert found[f"train/{key}", line["step"]] == pytest.approx(line[key], rel=1e-6)
+    matrices = steps[-1]["matrices"]
+    assert len(matrices) == 7
+    for name, values in matrices.items():
+        assert found[f"matrix/{name}/theta", 39] == pytest.approx(values["theta"], rel=1e-6)
+    assert ("validation/loss", 40) in found
+
+
+def test_tensorboard_reads_the_events_of_a_resumed_run(rode, task, tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    out = tmp_path / "run"
+    process = start(rode, *train_words(task, out))
+    wait_for_step(out, 25, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    events = accumulator.EventAccumulator(str(out), size_guidance={"scalars": 0})
+    events.Reload()
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    expected = [(x["step"], x["loss"]) for x in lines(out / "log.jsonl") if x["kind"] == "step"]
+    assert [step for step, _ in losses] == [step for step, _ in expected]
+    for (_, read), (_, written) in zip(losses, expected):
+        assert read == pytest.approx(written, rel=1e-6)

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run writes and plans, without Torch: logs, events, folders, schedules, reports.
+#include <cmath>
+#include <csignal>
+#include <cstring>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "lab/report/html_report.h"
+#include "lab/train/append_file.h"
+#include "lab/train/event_file.h"
+#include "lab/train/run_folder.h"
+#include "lab/train/run_log.h"
+#include "lab/train/run_plan.h"
+#include "lab/train/trainer.h"
+#include "support.h"
+
+namespace rode::lab {
+namespace {
+
+Json some_run(int steps = 10) {
+  return {{"format", 1},
+          {"task", {{"name", "tiny-lm"}}},
+          {"optimizer", "adamw"},
+          {"options", {{"lr", "0.001"}}},
+          {"seed", 1},
+          {"steps", steps},
+          {"version", "0.0.0"}};
+}
+
+// ---- Files ------------------------------------------------------------------------------------
+
+TEST(AppendFile, ContinuesAtTheLengthItIsTold) {
+  const Scratch scratch;
+  {
+    AppendFile(scratch / "log", 0).append("one\ntwo\nthr");
+  }
+  AppendFile file(scratch / "log", 8);
+  file.append("three\n");
+  file.sync();
+  EXPECT_EQ(file.size(), 14U);
+  EXPECT_EQ(read_file(scratch / "log"), "one\ntwo\nthree\n");
+}
+
+TEST(AppendFile, RefusesAFileShorterThanTheCheckpointSays) {
+  const Scratch scratch;
+  write_file(scratch / "log", "one\n");
+  const std::string error = error_of([&] { AppendFile(scratch / "log", 5); });
+  EXPECT_MENTIONS(error, "has 4 bytes");
+  EXPECT_EQ(read_file(scratch / "log"), "one\n");
+}
+
+TEST(AppendFile, NamesAFullDisk) {
+  const Scratch scratch;
+  AppendFile file(scratch / "log", 0);
+  file.append("whole\n");
+  // A limit on the size of files stands for the disk's.
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  struct rlimit small = before;
+  small.rlim_cur = 10;
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = error_of([&] { file.append("too long\n"); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_MENTIONS(error, "free some space");
+  EXPECT_EQ(read_file(scratch / "log"), "whole\n");  // no half line is left
+}
+
+TEST(EventFile, ChecksumsAreCastagnolis) {
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283U);            // the check value of its definition
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aaU);  // RFC 3720, B.4
+  EXPECT_EQ(masked_crc32c(""), 0xa282ead8U);
+}
+
+TEST(EventFile, HoldsWholeRecords) {
+  const Scratch scratch;
+  EventFile file(scratch.path(), 7);
+  const std::vector<std::pair<std::string, double>> values = {{"train/loss", 1.5}};
+  file.scalars(8, values);
+  std::string bytes;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch.path())) {
+    bytes = read_file(entry.path());
+  }
+  std::vector<std::string> records;
+  for (std::size_t at = 0; at < bytes.size();) {
+    std::uint64_t length = 0;
+    std::uint32_t sum = 0;
+    std::memcpy(&length, bytes.data() + at, 8);
+    std::memcpy(&sum, bytes.data() + at + 8, 4);
+    EXPECT_EQ(sum, masked_crc32c(bytes.substr(at, 8)));
+    records.push_back(bytes.substr(at + 12, length));
+    std::memcpy(&sum, bytes.data() + at + 12 + length, 4);
+    EXPECT_EQ(sum, masked_crc32c(records.back()));
+    at += 16 + length;
+  }
+  ASSERT_EQ(records.size(), 3U);
+  EXPECT_MENTIONS(records[0], "brain.Event:2");
+  EXPECT_MENTIONS(records[2], "train/loss");
+}
+
+// ---- The folder -------------------------------------------------------------------------------
+
+TEST(RunFolder, KeepsTheLastCheckpointsAndIgnoresOtherFiles) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  folder.start(some_run(), false);
+  for (const int step : {5, 100, 20}) write_file(folder.checkpoint(step), "x");
+  write_file(folder.path() / "checkpoints" / "step-old.safetensors", "x");
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5, 20, 100}));
+  folder.keep_last(2);
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{20, 100}));
+  folder.keep_last(0);  // never the last one
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{100}));
+}
+
+TEST(RunFolder, RefusesAnotherRunAndNamesWhatDiffers) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  folder.start(some_run(), false);
+  EXPECT_MENTIONS(error_of([&] { folder.start(some_run(), false); }), "--resume");
+  Json other = some_run();
+  other["version"] = "9.9.9";
+  folder.continue_run(other);
+  other["options"]["lr"] = "0.002";
+  const std::string error = error_of([&] { folder.continue_run(other); });
+  EXPECT_MENTIONS(error, "/options/lr is \"0.001\" there and \"0.002\" here");
+  folder.start(other, true);
+  folder.continue_run(other);
+}
+
+TEST(RunFolder, DoesNotTouchFilesThatNoRunHasMade) {
+  const Scratch scratch;
+  write_file(scratch / "model.safetensors", "mine");
+  const RunFolder folder(scratch.path());
+  for (const bool overwrite : {false, true}) {
+    EXPECT_MENTIONS(error_of([&] { folder.start(some_run(), overwrite); }), "another --out");
+  }
+  EXPECT_EQ(read_file(scratch / "model.safetensors"), "mine");
+}
+
+TEST(RunFolder, RemovesWhatAKilledWriterLeft) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  folder.start(some_run(), false);
+  const auto left = folder.path() / "checkpoints" / ".rode-12-ab.tmp";
+  write_file(left, "half");
+  folder.continue_run(some_run());
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST(RunFolder, ReadsWholeLinesOfALog) {
+  const Scratch scratch;
+  write_file(scratch / "log", "{\"step\":1}\n{\"step\":2}\n{\"st");
+  EXPECT_EQ(read_json_lines(scratch / "log").size(), 2U);
+}
+
+TEST(RunLog, ContinuesLogAndTimeOfTheStepItIsTold) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  folder.start(some_run(), false);
+  std::uint64_t bytes = 0;
+  {
+    RunLog log(folder, 0, 0, false);
+    log.step({.step = 0, .loss = 3});
+    bytes = log.bytes();
+    log.time(1, 5);
+    log.step({.step = 1, .loss = 2});
+    log.time(2, 5);
+  }
+  const std::string before = read_file(folder.log());
+  write_file(folder.times(), "{\"step\":1,\"seconds\":40.0}\n{\"step\":2,\"seconds\":50.0}\n");
+  RunLog log(folder, bytes, 1, false);
+  EXPECT_GE(log.seconds(), 40);
+  EXPECT_LT(log.seconds(), 50);
+  log.step({.step = 1, .loss = 2});
+  EXPECT_EQ(read_file(folder.log()), before);
+  EXPECT_EQ(read_json_lines(folder.times()).size(), 1U);
+}
+
+// ---- The plan ---------------------------------------------------------------------------------
+
+TEST(RunPlan, FollowsTheScheduleOfTheTask) {
+  Task task = load_task("tiny-lm");
+  const RunPlan plan = plan_run(task, 1000, 0);
+  EXPECT_EQ(plan.total, task.train.steps);
+  const auto w = static_cast<double>(task.train.warmup);
+  const auto t = static_cast<double>(task.train.steps);
+  EXPECT_DOUBLE_EQ(plan.multiplier(0), 1 / w);
+  EXPECT_DOUBLE_EQ(plan.multiplier(task.train.warmup), 1);
+  EXPECT_DOUBLE_EQ(plan.multiplier(task.train.steps - 1),
+                   (1 + std::cos(std::acos(-1.0) * (t - 1 - w) / (t - w))) / 2);
+  EXPECT_TRUE(plan.evaluates_at(0) && plan.evaluates_at(plan.total));
+  EXPECT_FALSE(plan.saves_at(0));
+}
+
+TEST(RunPlan, ShortensTheWarmUpWithTheRun) {
+  const Task task = load_task("tiny-lm");
+  const RunPlan plan = plan_run(task, 1000, task.train.steps / 10);
+  EXPECT_EQ(plan.warmup, task.train.warmup / 10);
+  EXPECT_EQ(plan.total, task.train.steps / 10);
+}
+
+TEST(RunPlan, CountsEpochsInWholeBatches) {
+  Task task = load_task("resnet50-cifar100");
+  const RunPlan plan = plan_run(task, 50000, 0);
+  EXPECT_EQ(plan.steps_per_epoch, 50000 / task.train.batch);
+  EXPECT_EQ(plan.total, task.train.epochs * plan.steps_per_epoch);
+  EXPECT_DOUBLE_EQ(plan.multiplier(plan.steps_per_epoch - 1), 1);
+  EXPECT_LT(plan.multiplier(plan.steps_per_epoch), 1);
+  EXPECT_MENTIONS(error_of([&] { plan_run(task, 3, 0); }), "smaller batch");
+}
+
+TEST(ResolveOptimizer, LetsTheCommandLineWinAndNeedsARate) {
+  const Task task = load_task("tiny-lm");
+  const OptimizerSpec spec = resolve_optimizer(task, "rode", {{"lr", "0.5"}, {"snr", "true"}});
+  const Method method = Method::by_name(spec.optimizer, spec.settings);
+  for (const OptionInfo& info : method.options()) {
+    if (info.key == "lr") {
+      EXPECT_EQ(info.value, "0.5");
+    } else if (info.key == "snr" || info.key == "nesterov") {
+      EXPECT_EQ(info.value, "true") << info.key;  // nesterov is the task's
+    }
+  }
+  EXPECT_MENTIONS(error_of([&] { resolve_optimizer(task, "soap", {}); }), "no rates");
+  EXPECT_EQ(resolve_optimizer(task, "soap", {{"lr", "1e-3"}}).optimizer, "soap");
+}
+
+// ---- Reports ----------------------------------------------------------------------------------
+
+TEST(Spread, IsTheSamples) {
+  EXPECT_FALSE(spread_of({}));
+  EXPECT_FALSE(spread_of({2})->deviation);
+  const Spread spread = *spread_of({1, 2, 4});
+  EXPECT_DOUBLE_EQ(spread.mean, 7.0 / 3);
+  EXPECT_NEAR(*spread.deviation, std::sqrt(7.0 / 3), 1e-12);
+}
+
+TEST(Chart, TicksAreRoundAndInside) {
+  EXPECT_EQ(round_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  for (const double tick : round_ticks(-0.31, 0.47, 6)) {
+    EXPECT_GE(tick, -0.31);
+    EXPECT_LE(tick, 0.47);
+  }
+  EXPECT_EQ(round_ticks(3, 3, 6), std::vector<double>{3});
+}
+
+TEST(Chart, DrawsWhatItCanAndEscapesNames) {
+  Chart chart{.title = "a < b", .y_label = "loss", .log_y = true};
+  chart.series = {{"x & y", {{0, 1, 0.5}, {1, NAN, 0}, {2, 0.01, 0.5}, {3, -1, 0}}}, {"none", {}}};
+  const std::string svg = to_svg(chart);
+  EXPECT_MENTIONS(svg, "a &lt; b");
+  EXPECT_MENTIONS(svg, "x &amp; y");
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("inf"), std::string::npos);
+  EXPECT_EQ(svg, to_svg(chart));
+}
+
+TEST(Report, LeavesDivergedRunsOutOfTheMeans) {
+  Comparison comparison{.task = "tiny-lm", .title = "T", .language = true, .optimizers = {}};
+  OptimizerSummary& optimizer = comparison.optimizers.emplace_back();
+  optimizer.name = "adamw";
+  const auto add = [&](const char* status, double loss) {
+    RunSummary& run = optimizer.runs.emplace_back();
+    run.run = some_run();
+    run.result = {{"status", status}, {"final_loss", loss}, {"best_loss", loss}};
+    run.log = {{{"kind", "evaluation"}, {"step", 5}, {"loss", loss}, {"weight_norm", 2.0}},
+               {{"kind", "step"}, {"step", 5}, {"loss", loss}}};
+  };
+  add("finished", 1.0);
+  add("finished", 2.0);
+  add("diverged", 9.0);
+  EXPECT_DOUBLE_EQ(optimizer.of("final_loss")->mean, 1.5);
+  EXPECT_MENTIONS(summary_table(comparison)[1].back(), "1 diverged");
+  const std::string html = html_report(comparison);
+  EXPECT_MENTIONS(html, "1.5000 ± 0.7071");
+  EXPECT_EQ(html.find("src="), std::string::npos);  // nothing from elsewhere
+  const Scratch scratch;
+  write_report(comparison, scratch.path());
+  EXPECT_EQ(read_file(scratch / "report.html"), html);
+  EXPECT_EQ(read_json(scratch / "compare.json")["optimizers"][0]["diverged"], 1);
+}
+
+TEST(ProgressLine, ShowsLossRatesSpeedAndTimeLeft) {
+  Progress progress{.step = 50, .total = 200, .loss = 1.25};
+  progress.eval_loss = 1.5;
+  progress.lr = 1e-3;
+  progress.lr_rho = 2e-3;
+  progress.lr_rest = 3e-3;
+  progress.units_per_second = 12345;
+  progress.seconds_left = 3661;
+  progress.unit = "tokens";
+  EXPECT_EQ(format_progress(progress),
+            "[#####...............] 50/200  loss 1.2500  valid 1.5000  lr 1.00e-03 rho 2.00e-03 "
+            "rest 3.00e-03  12.3k tokens/s  1:01:01 left");
+}
+
+}  // namespace
+}  // namespace rode::lab

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trainer: resumed runs are the same to the bit, and what goes wrong leaves a good checkpoint.
+#include <cmath>
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lab/data/token_folder.h"
+#include "lab/train/interrupt.h"
+#include "lab/train/trainer.h"
+#include "rode/safetensors.h"
+#include "support.h"
+
+namespace rode::lab {
+namespace {
+
+Task small_task(const std::string& extra_train = "", const std::string& model_extra = "") {
+  return parse_task(
+      "title = \"Small\"\n"
+      "[model]\nkind = \"qwen2\"\nlayers = 1\nwidth = 16\nheads = 2\nkv_heads = 2\n"
+      "mlp_width = 24\nvocab_size = 64\n" +
+          model_extra +
+          "[data]\nkind = \"tiny-lm\"\nsequence = 12\ntrain_samples = 40\neval_samples = 6\n"
+          "[train]\nsteps = 24\nbatch = 8\nwarmup = 3\neval_interval = 8\n"
+          "checkpoint_interval = 3\nrouting = \"language\"\n" +
+          extra_train +
+          "[optimizers.rode]\nlr = 1e-2\nlr_rho = 1e-2\nlr_rest = 3e-3\nradius = \"adaptive\"\n"
+          "source = \"test\"\n"
+          "[optimizers.muon-rms]\nlr = 5e-3\nlr_rest = 3e-3\nsource = \"test\"\n"
+          "[optimizers.soap]\nlr = 3e-3\nlr_rest = 3e-3\nsource = \"test\"\n"
+          "[optimizers.adamw]\nlr = 3e-3\nlr_rest = 3e-3\nsource = \"test\"\n",
+      "small", "test");
+}
+
+TrainOptions options_for(const Task& task, const std::string& optimizer,
+                         const std::filesystem::path& out) {
+  TrainOptions options;
+  options.task = task;
+  options.optimizer = optimizer;
+  options.out = out;
+  options.threads = 1;
+  options.device = "cpu";
+  return options;
+}
+
+// Everything that does not depend on time.
+struct Left {
+  std::string weights, log, checkpoint;
+  explicit Left(const std::filesystem::path& out)
+      : weights(read_file(out / "model.safetensors")),
+        log(read_file(out / "log.jsonl")),
+        checkpoint(read_file(RunFolder(out).checkpoint(RunFolder(out).checkpoints().back()))) {}
+};
+
+void expect_same(const Left& a, const Left& b) {
+  EXPECT_FALSE(a.weights.empty());
+  EXPECT_EQ(a.weights == b.weights, true) << "weights differ";
+  EXPECT_EQ(a.log, b.log);
+  EXPECT_EQ(a.checkpoint == b.checkpoint, true) << "checkpoints differ";
+}
+
+class Resume : public testing::TestWithParam<const char*> {};
+
+// Stopped by the hook after every possible number of questions: between steps and in evaluations.
+TEST_P(Resume, OfAStoppedRunIsTheSameToTheBit) {
+  const Scratch scratch;
+  const Task task = small_task("accumulate = 2\nclip = 1.0\n", "dropout = 0.1\n");
+  TrainOptions options = options_for(task, GetParam(), scratch / "whole");
+  Trainer(options).run();
+  const Left whole(options.out);
+  options.out = scratch / "parts";
+  options.resume = true;
+  int stops = 0;
+  for (int allowed = 1;; allowed = allowed % 7 + 3) {
+    int asked = 0;
+    TrainHooks hooks;
+    hooks.stop = [&] { return ++asked > allowed; };
+    const TrainOutcome outcome = Trainer(options, hooks).run();
+    if (outcome.status == TrainStatus::finished) break;
+    ASSERT_LT(++stops, 100);
+  }
+  EXPECT_GT(stops, 2);
+  expect_same(Left(options.out), whole);
+  EXPECT_EQ(RunFolder(options.out).checkpoints().size(), 2U);
+}
+INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, testing::Values("rode", "muon-rms", "soap", "adamw"));
+
+TEST(Training, ImagesAreResumedWithTheirStatistics) {
+  const Scratch scratch;
+  Task task = load_task("tiny-vision");
+  task.train.steps = 10;
+  task.train.warmup = 2;
+  task.train.batch = 8;
+  task.train.eval_interval = 5;
+  task.data.train_samples = 36;
+  task.data.eval_samples = 24;
+  TrainOptions options = options_for(task, "rode", scratch / "whole");
+  const Json result = Trainer(options).run().result;
+  EXPECT_GE(result.value("final_accuracy", -1.0), 0.0);
+  const Left whole(options.out);
+  options.out = scratch / "parts";
+  options.resume = true;
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.stop = [&] { return ++asked > 8; };
+  EXPECT_EQ(Trainer(options, hooks).run().status, TrainStatus::interrupted);
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+  expect_same(Left(options.out), whole);
+}
+
+TEST(Training, AccumulatedPartsGiveTheGradientOfTheWholeBatch) {
+  const Scratch scratch;
+  const auto losses = [&](const char* name, const std::string& extra) {
+    TrainOptions options = options_for(small_task(extra), "adamw", scratch / name);
+    options.settings = {{"lr", "1e-2"}, {"lr_rest", "3e-2"}};
+    Trainer(options).run();
+    std::vector<double> out;
+    for (const Json& line : read_json_lines(options.out / "log.jsonl")) {
+      if (line["kind"] == "step") out.push_back(line["loss"]);
+    }
+    return out;
+  };
+  const auto whole = losses("one", "");
+  const auto parts = losses("four", "accumulate = 4\n");
+  ASSERT_EQ(whole.size(), parts.size());
+  EXPECT_LT(whole.back(), whole.front() - 0.05);  // it learns, so that the comparison says much
+  // Sums in another order: rounding alone, which 24 steps may enlarge.
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(whole[i], parts[i], 1e-3);
+}
+
+TEST(Training, LogsEveryStepWithTheRatesOfTheSchedule) {
+  const Scratch scratch;
+  const Task task = small_task();
+  const TrainOptions options = options_for(task, "rode", scratch / "run");
+  Trainer(options).run();
+  const RunPlan plan = plan_run(task, 40, 0);
+  std::int64_t steps = 0;
+  std::vector<std::int64_t> evaluations;
+  for (const Json& line : read_json_lines(options.out / "log.jsonl")) {
+    if (line["kind"] == "evaluation") {
+      evaluations.push_back(line["step"]);
+      EXPECT_EQ(line["matrices"].size(), 7U);
+      continue;
+    }
+    EXPECT_EQ(line["step"], steps);
+    const double multiplier = plan.multiplier(steps++);
+    EXPECT_DOUBLE_EQ(line["multiplier"], multiplier);
+    EXPECT_DOUBLE_EQ(line["lr"], 1e-2 * multiplier);
+    EXPECT_DOUBLE_EQ(line["lr_rho"], 1e-2 * multiplier);
+    EXPECT_DOUBLE_EQ(line["lr_rest"], 3e-3 * multiplier);
+    EXPECT_GT(line["gradient_norm"], 0);
+    EXPECT_GT(line["update_norm"], 0);
+    EXPECT_EQ(line.contains("matrices"), plan.evaluates_at(steps));
+    if (line.contains("matrices")) {
+      for (const auto& [name, values] : line["matrices"].items()) EXPECT_GT(values["theta"], 0);
+    }
+  }
+  EXPECT_EQ(steps, 24);
+  EXPECT_EQ(evaluations, (std::vector<std::int64_t>{0, 8, 16, 24}));
+}
+
+TEST(Training, AFinishedRunIsNotRunAgain) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "run");
+  const Json first = Trainer(options).run().result;
+  EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "--resume");
+  options.resume = true;
+  const auto before = std::filesystem::last_write_time(options.out / "log.jsonl");
+  EXPECT_EQ(Trainer(options).run().result, first);
+  EXPECT_EQ(std::filesystem::last_write_time(options.out / "log.jsonl"), before);
+  options.seed = 2;
+  EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "/seed is 1 there and 2 here");
+}
+
+TEST(Training, SeedsDecideWeightsAndOrder) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "a");
+  Trainer(options).run();
+  options.out = scratch / "b";
+  Trainer(options).run();
+  expect_same(Left(scratch / "a"), Left(scratch / "b"));
+  options.out = scratch / "c";
+  options.seed = 2;
+  Trainer(options).run();
+  EXPECT_NE(Left(scratch / "a").log, Left(scratch / "c").log);
+}
+
+// As on a GPU, where losses are read some steps late.
+TEST(Training, LateReadingChangesNothingButTheNormsOfStepsInBetween) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "rode", scratch / "at_once");
+  Trainer(options).run();
+  const Left at_once(options.out);
+  options.out = scratch / "late";
+  options.read_interval = 5;
+  options.resume = true;
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.stop = [&] { return ++asked > 13; };  // steps are waiting then
+  EXPECT_EQ(Trainer(options, hooks).run().status, TrainStatus::interrupted);
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+  const Left late(options.out);
+  EXPECT_TRUE(late.weights == at_once.weights);
+  auto expected = read_json_lines(scratch / "at_once" / "log.jsonl");
+  const auto found = read_json_lines(scratch / "late" / "log.jsonl");
+  ASSERT_EQ(found.size(), expected.size());
+  std::size_t without = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!found[i].contains("weight_norm")) {
+      ++without;
+      for (const char* key : {"gradient_norm", "weight_norm", "update_norm", "update_ratio"}) {
+        expected[i].erase(key);
+      }
+    }
+    EXPECT_EQ(found[i], expected[i]);
+  }
+  EXPECT_GT(without, 8U);
+}
+
+TEST(Training, ADivergedRunStopsAndKeepsItsLastGoodCheckpoint) {
+  const Scratch scratch;
+  std::vector<Json> ends;
+  for (const std::int64_t interval : {1, 5}) {
+    TrainOptions options =
+        options_for(small_task(), "adamw", scratch / std::to_string(interval).c_str());
+    options.settings = {{"lr", "1e30"}, {"lr_rest", "1e30"}, {"weight_decay", "0"}};
+    options.read_interval = interval;
+    const std::string error = error_of([&] { Trainer(options).run(); });
+    EXPECT_MENTIONS(error, "lower the rates");
+    const RunFolder folder(options.out);
+    EXPECT_EQ(folder.result()->value("status", ""), "diverged");
+    ends.push_back(read_json_lines(folder.log()).back());
+    for (const std::int64_t step : folder.checkpoints()) {
+      const auto file = SafetensorsFile::open(folder.checkpoint(step));
+      for (const std::string& name : file.names()) {
+        const ConstTensorView view = file.tensor(name);
+        if (view.dtype != DType::f32) continue;
+        const auto* values = static_cast<const float*>(view.data);
+        for (std::int64_t i = 0; i < view.numel(); ++i) {
+          ASSERT_TRUE(std::isfinite(values[i])) << name;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(ends[0]["step"], ends[1]["step"]);  // where it happened, not where it was seen
+}
+
+TEST(Training, ADamagedCheckpointIsPassedOver) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "rode", scratch / "run");
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.stop = [&] { return ++asked > 20; };
+  Trainer(options, hooks).run();
+  const RunFolder folder(options.out);
+  ASSERT_EQ(folder.checkpoints().size(), 2U);
+  const auto newest = folder.checkpoint(folder.checkpoints().back());
+  std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
+  options.resume = true;
+  std::string notes;
+  TrainHooks noting;
+  noting.note = [&](std::string_view text) { notes += text; };
+  Trainer(options, noting).run();
+  EXPECT_MENTIONS(notes, "the checkpoint before it is used");
+  options.out = scratch / "whole";
+  options.resume = false;
+  Trainer(options).run();
+  expect_same(Left(scratch / "run"), Left(scratch / "whole"));
+}
+
+TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
+  const Scratch scratch;
+  Task task = small_task();
+  task.data.kind = "tokens";
+  task.data.path = "text";
+  TrainOptions options = options_for(task, "adamw", scratch / "run");
+  options.data_folder = scratch.path();
+  EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "text");
+  std::filesystem::create_directories(scratch / "text");
+  for (const char* split : {"train", "valid"}) {
+    TokenFolderWriter writer(scratch / "text", {"bytes", 257, 256, {}}, {.split = split});
+    writer.append(std::vector<std::uint16_t>(500, 3));
+    writer.finish();
+  }
+  EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "257");
+  EXPECT_FALSE(std::filesystem::exists(options.out));
+}
+
+TEST(Interrupt, TheFirstSignalAsksAndTheSecondEnds) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const InterruptGuard guard;
+    ::raise(SIGINT);
+    if (!InterruptGuard::requested()) ::_exit(3);
+    ::raise(SIGINT);
+    ::_exit(4);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+}
+
+}  // namespace
+}  // namespace rode::lab

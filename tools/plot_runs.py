@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the curves of a folder of runs (`rode compare`) as one PNG, with matplotlib.
+
+Usage: plot_runs.py DIR [OUT.png]
+"""
+
+import collections
+import json
+import math
+import pathlib
+import sys
+
+CURVES = [
+    ("evaluation", "loss", "validation loss", False),
+    ("step", "loss", "training loss, smoothed", False),
+    ("evaluation", "weight_norm", "global weight norm", False),
+    ("step", "gradient_norm", "gradient norm, smoothed", True),
+]
+SMOOTHING = 0.9
+
+
+def runs(folder):
+    """Logs by optimizer, a list a seed."""
+    found = collections.defaultdict(list)
+    for path in sorted(folder.glob("*/run.json")):
+        name = json.loads(path.read_text())["optimizer"]
+        text = (path.parent / "log.jsonl").read_text()
+        found[name].append([json.loads(line) for line in text.splitlines()])
+    return found
+
+
+def curve(logs, kind, key):
+    """Steps, means and sample deviations over the seeds."""
+    values = collections.defaultdict(list)
+    for log in logs:
+        average = None
+        for line in log:
+            if line["kind"] != kind or line.get(key) is None:
+                continue
+            keep = SMOOTHING if kind == "step" and average is not None else 0
+            average = keep * (average or 0) + (1 - keep) * line[key]
+            values[line["step"]].append(average)
+    steps = sorted(values)
+    means = [sum(values[s]) / len(values[s]) for s in steps]
+    deviations = [
+        math.sqrt(sum((v - m) ** 2 for v in values[s]) / max(1, len(values[s]) - 1))
+        for s, m in zip(steps, means)
+    ]
+    return steps, means, deviations
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("plot_runs: matplotlib is not installed; the .svg files hold the same curves")
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder = pathlib.Path(sys.argv[1])
+    out = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else folder / "curves.png"
+    found = runs(folder)
+    if not found:
+        sys.exit(f"plot_runs: no runs below '{folder}'")
+    figure, places = pyplot.subplots(2, 2, figsize=(12, 8), layout="constrained")
+    for place, (kind, key, title, logarithmic) in zip(places.flat, CURVES):
+        for name, logs in found.items():
+            steps, means, deviations = curve(logs, kind, key)
+            (line,) = place.plot(steps, means, label=name)
+            low = [m - d for m, d in zip(means, deviations)]
+            high = [m + d for m, d in zip(means, deviations)]
+            place.fill_between(steps, low, high, alpha=0.2, color=line.get_color())
+        place.set(title=title, xlabel="step", yscale="log" if logarithmic else "linear")
+        place.legend()
+    figure.savefig(out, dpi=120)
+    print(out)
+
+
+if __name__ == "__main__":
+    main()
