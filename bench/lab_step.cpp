@@ -19,8 +19,8 @@
 #include "adapters/torch/src/cuda_stream.h"
 #include "lab/models/autocast.h"
 #include "lab/models/model.h"
+#include "lab/train/any_optimizer.h"
 #include "rode/error.h"
-#include "rode/torch.h"
 
 namespace {
 
@@ -44,29 +44,6 @@ Options parse(int argc, char** argv) {
     if (key == "--warmup") options.warmup = std::stoll(value);
   }
   return options;
-}
-
-template <class E>
-std::unique_ptr<rode::torch::EngineOptimizer> attempt(const ::torch::nn::Module& module,
-                                                      const Method& method, Route route) {
-  const E* const found = method.get_if<E>();
-  if (found == nullptr) return nullptr;
-  rode::torch::Options<E> options(*found);
-  options.route = route;
-  return std::make_unique<rode::torch::OptimizerOf<E>>(module, options);
-}
-
-std::unique_ptr<rode::torch::EngineOptimizer> make(const ::torch::nn::Module& module,
-                                                   const Task& task, const std::string& name) {
-  const OptimizerSpec& spec = task.optimizer(name);
-  const Method method = Method::by_name(spec.optimizer, spec.settings);
-  auto made = attempt<RodeOptions>(module, method, task.train.route);
-  if (made == nullptr) made = attempt<MuonOptions>(module, method, task.train.route);
-  if (made == nullptr) made = attempt<AdamWOptions>(module, method, task.train.route);
-  if (made == nullptr) {
-    throw Error(ErrorKind::unsupported, "bench", name + " is neither of rode, muon and adamw");
-  }
-  return made;
 }
 
 double median(std::vector<double> values) {
@@ -111,7 +88,10 @@ nlohmann::ordered_json measure(const Options& options) {
   const auto model = make_model(task.model, 1);
   model->module().to(at::kCUDA, task.train.parameters == "bf16" ? at::kBFloat16 : at::kFloat);
   model->set_checkpoint_activations(task.train.checkpoint_activations);
-  const auto optimizer = make(model->module(), task, options.optimizer);
+  const OptimizerSpec& spec = task.optimizer(options.optimizer);
+  const auto any = make_optimizer(model->module(), Method::by_name(spec.optimizer, spec.settings),
+                                  task.train.route);
+  rode::torch::EngineOptimizer* const optimizer = &any->optimizer();
   const std::int64_t batch =
       options.batch > 0 ? options.batch : task.train.batch / task.train.accumulate;
   std::vector<at::Tensor> tokens;
@@ -138,6 +118,7 @@ nlohmann::ordered_json measure(const Options& options) {
     marks.set(at + 1);
     loss.backward();
     marks.set(at + 2);
+    any->scale_rates(1e-3 * static_cast<double>(i + options.warmup + 1));  // as a schedule does
     optimizer->step();
     marks.set(at + 3);
     host.push_back(

@@ -115,6 +115,11 @@ void run_train(Arguments arguments) {
         ErrorKind::unsupported, "train",
         fmt::format("stopped after step {}, which is saved; continue with --resume", outcome.step));
   }
+  if (outcome.status == lab::TrainStatus::paused) {
+    fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
+               options.out.string());
+    return;
+  }
   if (arguments.json) {
     fmt::print("{}\n", outcome.result.dump(2));
   } else {
@@ -140,6 +145,10 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--resume", options.resume, "continue the run in the folder, or begin it");
   command->add_flag("--overwrite", options.overwrite, "replace the run in the folder");
   command->add_option("--steps", options.steps, "instead of the task's; the schedule ends there")
+      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--until", options.until,
+                   "save and pause after this step; the schedule is not changed")
       ->check(CLI::PositiveNumber);
   command->add_option("--threads", options.threads, "of Torch and the engine (default: all cores)")
       ->check(CLI::PositiveNumber);

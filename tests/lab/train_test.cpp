@@ -187,6 +187,25 @@ TEST(Training, SeedsDecideWeightsAndOrder) {
   EXPECT_NE(Left(scratch / "a").log, Left(scratch / "c").log);
 }
 
+TEST(Training, PausesWhereItIsToldAndGoesOnAsIfItHadNot) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "whole");
+  Trainer(options).run();
+  const Left whole(options.out);
+  options.out = scratch / "parts";
+  options.until = 16;
+  const TrainOutcome paused = Trainer(options).run();
+  EXPECT_EQ(paused.status, TrainStatus::paused);
+  EXPECT_EQ(paused.step, 16);
+  const Json last = read_json_lines(options.out / "log.jsonl").back();
+  EXPECT_EQ(last["kind"], "evaluation");  // that of step 16 is part of it
+  EXPECT_EQ(last["step"], 16);
+  options.until = 0;
+  options.resume = true;
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+  expect_same(Left(options.out), whole);
+}
+
 // As on a GPU, where losses are read some steps late.
 TEST(Training, LateReadingChangesNothingButTheNormsOfStepsInBetween) {
   const Scratch scratch;

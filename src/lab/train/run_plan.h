@@ -25,6 +25,7 @@ struct TrainOptions {
   bool resume = false;
   bool overwrite = false;       // removes a run that is in `out`
   std::int64_t steps = 0;       // 0: the task's
+  std::int64_t until = 0;       // pauses after this step, of a schedule that goes on; 0: at the end
   int threads = 0;              // 0: torch's own number
   std::string device = "auto";  // auto, cpu, cuda
   std::int64_t keep = 2;        // checkpoints

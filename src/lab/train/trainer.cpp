@@ -303,6 +303,10 @@ TrainOutcome Trainer::Impl::run() {
     }
     if (plan.saves_at(state.step)) save();
     if (state.step == plan.total) break;
+    if (options.until > 0 && state.step >= options.until) {
+      save();
+      return {TrainStatus::paused, state.step, {}};
+    }
     train_step();
   }
   save();

@@ -37,7 +37,7 @@ struct TrainHooks {
   std::function<bool()> stop;                  // asked between batches: save and return
 };
 
-enum class TrainStatus { finished, interrupted };
+enum class TrainStatus { finished, interrupted, paused };
 
 struct TrainOutcome {
   TrainStatus status = TrainStatus::finished;
@@ -52,8 +52,8 @@ class Trainer {
   explicit Trainer(const TrainOptions& options, TrainHooks hooks = {});
   ~Trainer();
 
-  // To the end, or until hooks.stop says so; a checkpoint is then there. A loss that is not
-  // finite throws (ErrorKind::non_finite) and leaves the checkpoints from before it;
+  // To the end, or until hooks.stop or options.until says so; a checkpoint is then there. A loss
+  // that is not finite throws (ErrorKind::non_finite) and leaves the checkpoints from before it;
   // result.json then says "diverged".
   TrainOutcome run();
 
