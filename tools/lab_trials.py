@@ -25,7 +25,11 @@ KEPT = ("status", "steps", "final_loss", "best_loss", "weight_norm")
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
 
 
 def read_grid(path):
@@ -41,7 +45,16 @@ def train(arguments, name, seed, steps, options):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         words = ["train", "--task", arguments.task, "--optimizer", name, "--seed", seed]
-        words += ["--out", out, "--threads", 1, "--no-tensorboard", "--quiet", "--keep", 1]
+        words += [
+            "--out",
+            out,
+            "--threads",
+            1,
+            "--no-tensorboard",
+            "--quiet",
+            "--keep",
+            1,
+        ]
         words += ["--steps", steps] if steps else []
         words += ["--data", arguments.data] if arguments.data else []
         for key, value in options.items():
@@ -64,7 +77,9 @@ def run(arguments):
     grid = read_grid(arguments.grid)
     seed, steps = grid["seed"], grid.get("steps", 0)
     done = read_lines(arguments.log)
-    made = {json.dumps([line["optimizer"], line["seed"], line["options"]]) for line in done}
+    made = {
+        json.dumps([line["optimizer"], line["seed"], line["options"]]) for line in done
+    }
     todo = [
         (name, seed, steps, options)
         for name, points in grid["optimizers"].items()
@@ -77,12 +92,20 @@ def run(arguments):
             done.append(line)
             with arguments.log.open("a") as log:
                 log.write(json.dumps(line) + "\n")
-            print(line["optimizer"], line["options"], line["status"], line.get("final_loss"))
+            print(
+                line["optimizer"],
+                line["options"],
+                line["status"],
+                line.get("final_loss"),
+            )
     for name, points in grid["optimizers"].items():
         own = [x for x in done if x["optimizer"] == name and x["options"] in points]
         good = [x for x in own if x["status"] == "finished"]
         best = min(good, key=lambda line: line["final_loss"], default=None)
-        print(f"{name}: {len(own)} trials, best", best and (best["options"], best["final_loss"]))
+        print(
+            f"{name}: {len(own)} trials, best",
+            best and (best["options"], best["final_loss"]),
+        )
 
 
 def collect(arguments):
@@ -103,11 +126,15 @@ def main():
     command.add_argument("--task", required=True)
     command.add_argument("--grid", required=True, type=pathlib.Path)
     command.add_argument("--log", required=True, type=pathlib.Path)
-    command.add_argument("--jobs", type=int, default=1, help="trials at a time, one thread each")
+    command.add_argument(
+        "--jobs", type=int, default=1, help="trials at a time, one thread each"
+    )
     command.add_argument("--data", help="folder of the datasets")
     command.add_argument("--rode", default="build/bin/rode")
     command.set_defaults(call=run)
-    command = commands.add_parser("collect", help="write the evaluations of runs to one file")
+    command = commands.add_parser(
+        "collect", help="write the evaluations of runs to one file"
+    )
     command.add_argument("folder", type=pathlib.Path)
     command.add_argument("file", type=pathlib.Path)
     command.set_defaults(call=collect)
