@@ -25,11 +25,7 @@ KEPT = ("status", "steps", "final_loss", "best_loss", "weight_norm")
 
 
 def read_lines(path):
-    return (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        if path.exists()
-        else []
-    )
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def read_grid(path):
@@ -77,9 +73,7 @@ def run(arguments):
     grid = read_grid(arguments.grid)
     seed, steps = grid["seed"], grid.get("steps", 0)
     done = read_lines(arguments.log)
-    made = {
-        json.dumps([line["optimizer"], line["seed"], line["options"]]) for line in done
-    }
+    made = {json.dumps([line["optimizer"], line["seed"], line["options"]]) for line in done}
     todo = [
         (name, seed, steps, options)
         for name, points in grid["optimizers"].items()
@@ -126,15 +120,11 @@ def main():
     command.add_argument("--task", required=True)
     command.add_argument("--grid", required=True, type=pathlib.Path)
     command.add_argument("--log", required=True, type=pathlib.Path)
-    command.add_argument(
-        "--jobs", type=int, default=1, help="trials at a time, one thread each"
-    )
+    command.add_argument("--jobs", type=int, default=1, help="trials at a time, one thread each")
     command.add_argument("--data", help="folder of the datasets")
     command.add_argument("--rode", default="build/bin/rode")
     command.set_defaults(call=run)
-    command = commands.add_parser(
-        "collect", help="write the evaluations of runs to one file"
-    )
+    command = commands.add_parser("collect", help="write the evaluations of runs to one file")
     command.add_argument("folder", type=pathlib.Path)
     command.add_argument("file", type=pathlib.Path)
     command.set_defaults(call=collect)

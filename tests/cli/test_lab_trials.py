@@ -47,9 +47,7 @@ def test_trials_are_equal_in_number_and_made_once(rode, tmp_path):
     best = min(trials[:2], key=lambda t: t["final_loss"])
     assert f"adamw: 2 trials, best ({best['options']}" in done.stdout
 
-    log.write_text(
-        "".join(json.dumps(t) + "\n" for t in trials[:3])
-    )  # one is still to be made
+    log.write_text("".join(json.dumps(t) + "\n" for t in trials[:3]))  # one is still to be made
     again = call(*words)
     assert again.returncode == 0 and lines(log) == trials
 
@@ -62,9 +60,7 @@ def test_a_trial_that_cannot_run_is_an_error(rode, tmp_path):
     )
     task.write_text(TASK)
     grid.write_text(json.dumps({"seed": 11, "optimizers": {"rode": [{"lrr": 1}]}}))
-    done = call(
-        "run", "--task", task, "--grid", grid, "--log", log, "--rode", rode.binary
-    )
+    done = call("run", "--task", task, "--grid", grid, "--log", log, "--rode", rode.binary)
     assert done.returncode != 0 and "lrr" in done.stderr and not log.exists()
 
 
@@ -75,10 +71,7 @@ def test_collect_keeps_the_evaluations(rode, tmp_path):
         tmp_path / "evaluations.jsonl",
     )
     task.write_text(TASK)
-    assert (
-        rode.call(*train_words(task, runs / "rode-seed1", "--steps", 20)).returncode
-        == 0
-    )
+    assert rode.call(*train_words(task, runs / "rode-seed1", "--steps", 20)).returncode == 0
     done = call("collect", runs, out)
     assert done.returncode == 0, done.stderr
     found = lines(out)
