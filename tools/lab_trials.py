@@ -41,7 +41,16 @@ def train(arguments, name, seed, steps, options):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         words = ["train", "--task", arguments.task, "--optimizer", name, "--seed", seed]
-        words += ["--out", out, "--threads", 1, "--no-tensorboard", "--quiet", "--keep", 1]
+        words += [
+            "--out",
+            out,
+            "--threads",
+            1,
+            "--no-tensorboard",
+            "--quiet",
+            "--keep",
+            1,
+        ]
         words += ["--steps", steps] if steps else []
         words += ["--data", arguments.data] if arguments.data else []
         for key, value in options.items():
@@ -77,12 +86,20 @@ def run(arguments):
             done.append(line)
             with arguments.log.open("a") as log:
                 log.write(json.dumps(line) + "\n")
-            print(line["optimizer"], line["options"], line["status"], line.get("final_loss"))
+            print(
+                line["optimizer"],
+                line["options"],
+                line["status"],
+                line.get("final_loss"),
+            )
     for name, points in grid["optimizers"].items():
         own = [x for x in done if x["optimizer"] == name and x["options"] in points]
         good = [x for x in own if x["status"] == "finished"]
         best = min(good, key=lambda line: line["final_loss"], default=None)
-        print(f"{name}: {len(own)} trials, best", best and (best["options"], best["final_loss"]))
+        print(
+            f"{name}: {len(own)} trials, best",
+            best and (best["options"], best["final_loss"]),
+        )
 
 
 def collect(arguments):

@@ -133,16 +133,18 @@ std::string axes(const Chart& chart, const Frame& frame) {
 
 std::string band(const ChartSeries& series, const Frame& frame, std::string_view colour) {
   std::string there;
-  std::string back;
   bool wide = false;
   for (const ChartPoint& p : series.points) {
     if (!frame.drawable(p)) continue;
     wide = wide || p.spread > 0;
-    const double x = frame.at_x(p.x);
-    there += fmt::format("{:.2f},{:.2f} ", x, frame.at_y(p.y + p.spread));
-    back = fmt::format("{:.2f},{:.2f} ", x, frame.at_y(frame.lower(p))) + back;
+    there += fmt::format("{:.2f},{:.2f} ", frame.at_x(p.x), frame.at_y(p.y + p.spread));
   }
   if (!wide) return {};
+  std::string back;
+  for (auto p = series.points.rbegin(); p != series.points.rend(); ++p) {
+    if (!frame.drawable(*p)) continue;
+    back += fmt::format("{:.2f},{:.2f} ", frame.at_x(p->x), frame.at_y(frame.lower(*p)));
+  }
   return fmt::format(R"(<polygon points="{}{}" fill="{}" fill-opacity="0.18"/>)", there, back,
                      colour);
 }

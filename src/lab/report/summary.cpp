@@ -36,7 +36,7 @@ ChartSeries series_of(const OptimizerSummary& optimizer, const std::string& kind
     const bool kept = index % stride == 0 || index + 1 == curve.size();
     ++index;
     if (!kept) continue;
-    const Spread spread = *spread_of(values);
+    const Spread spread = spread_of(values).value_or(Spread{});
     series.points.push_back({static_cast<double>(step), spread.mean, spread.deviation.value_or(0)});
   }
   return series;

@@ -23,11 +23,12 @@ std::uint64_t eval_limit(const Task& task) {
 
 struct BatchSource::Impl {
   Task task;
-  std::optional<TokenStream> tokens;
-  std::optional<EvaluationSequences> eval_tokens;
-  std::optional<ImageStream> images;
-  std::optional<EvaluationImages> eval_images;
-  std::optional<Prefetcher<Batch>> prefetcher;  // last: its thread uses the streams
+  // Those of tokens, or those of images.
+  std::unique_ptr<TokenStream> tokens;
+  std::unique_ptr<EvaluationSequences> eval_tokens;
+  std::unique_ptr<ImageStream> images;
+  std::unique_ptr<EvaluationImages> eval_images;
+  std::unique_ptr<Prefetcher<Batch>> prefetcher;  // last: its thread uses the streams
 
   Batch empty(std::int64_t rows) const {
     Batch batch;
@@ -62,14 +63,16 @@ BatchSource::BatchSource(const Task& task, std::uint64_t seed,
   impl_->task = task;
   const OrderOptions order{.seed = seed};
   if (task.is_language()) {
-    impl_->tokens.emplace(open_sequences(task, Split::train, data_folder), order);
-    impl_->eval_tokens.emplace(open_sequences(task, Split::valid, data_folder), eval_limit(task));
+    impl_->tokens =
+        std::make_unique<TokenStream>(open_sequences(task, Split::train, data_folder), order);
+    impl_->eval_tokens = std::make_unique<EvaluationSequences>(
+        open_sequences(task, Split::valid, data_folder), eval_limit(task));
   } else {
     const ImageTransform transform = image_transform(task);
-    impl_->images.emplace(open_images(task, Split::train, data_folder), transform, order,
-                          kAllThreads);
-    impl_->eval_images.emplace(open_images(task, Split::valid, data_folder), transform,
-                               eval_limit(task), kAllThreads);
+    impl_->images = std::make_unique<ImageStream>(open_images(task, Split::train, data_folder),
+                                                  transform, order, kAllThreads);
+    impl_->eval_images = std::make_unique<EvaluationImages>(
+        open_images(task, Split::valid, data_folder), transform, eval_limit(task), kAllThreads);
   }
 }
 
@@ -98,7 +101,8 @@ void BatchSource::begin(const StreamPosition& position) {
   } else {
     impl_->images->seek(position);
   }
-  impl_->prefetcher.emplace([impl = impl_.get()] { return impl->make(); }, kAhead);
+  impl_->prefetcher =
+      std::make_unique<Prefetcher<Batch>>([impl = impl_.get()] { return impl->make(); }, kAhead);
 }
 
 Batch BatchSource::next() { return impl_->prefetcher->next(); }

@@ -62,7 +62,7 @@ std::string describe(DType dtype, const Shape& shape) {
   return std::string(to_string(dtype)) + " " + to_string(shape);
 }
 
-void fill(const SafetensorsFile& file, const std::string& name, at::Tensor tensor) {
+void fill(const SafetensorsFile& file, const std::string& name, const at::Tensor& tensor) {
   const ConstTensorView view = file.tensor(name);
   if (!(view.shape == shape_of(tensor)) || view.dtype != dtype_of(tensor)) {
     throw Error(ErrorKind::state_mismatch, kOperation,

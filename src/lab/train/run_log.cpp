@@ -58,7 +58,7 @@ RunLog::RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t st
       kept += line.dump().size() + 1;
     }
   }
-  times_.emplace(folder.times(), kept);
+  times_ = std::make_unique<AppendFile>(folder.times(), kept);
   if (tensorboard) events_.emplace(folder.path(), step);
 }
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -56,7 +57,7 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
 
   AppendFile log_;
-  std::optional<AppendFile> times_ = {};
+  std::unique_ptr<AppendFile> times_;  // made where it is known what of it is kept
   std::optional<EventFile> events_ = {};
   double seconds_before_ = 0;
   Clock::time_point begin_ = Clock::now();

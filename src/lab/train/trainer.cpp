@@ -73,7 +73,7 @@ struct Trainer::Impl {
   RunFolder folder;
   Session session;
   TrainState state;
-  std::optional<RunLog> log;
+  std::unique_ptr<RunLog> log;  // from run() on
   bool resumed = false;
   std::int64_t saved = -1;  // the step of the last checkpoint
   WeightNorms norms;        // at the last evaluation
@@ -290,7 +290,7 @@ TrainOutcome Trainer::Impl::run() {
     folder.remove_result();
     if (resumed) note("resumed after step " + std::to_string(state.step));
   }
-  log.emplace(folder, state.log_bytes, state.step, options.tensorboard);
+  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard);
   batches.begin(state.data);
   begin = Clock::now();
   for (;;) {

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/lab_trials.py: equal numbers of trials, a log that is continued, evaluations of runs."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from train_support import TASK, cannot_train, lines, train_words
+
+TOOL = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "lab_trials.py"
+
+
+@pytest.fixture(autouse=True)
+def needs_training(rode):
+    if cannot_train(rode):
+        pytest.skip("this build cannot train")
+
+
+def call(*words):
+    command = [sys.executable, str(TOOL), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_trials_are_equal_in_number_and_made_once(rode, tmp_path):
+    task, grid, log = (
+        tmp_path / "small.toml",
+        tmp_path / "grid.json",
+        tmp_path / "trials.jsonl",
+    )
+    task.write_text(TASK)
+    points = {"adamw": [{"lr": 1e-3}, {"lr": 1e-2}], "rode": [{"lr": 1e-2}]}
+    words = ["run", "--task", task, "--grid", grid, "--log", log, "--rode", rode.binary]
+    grid.write_text(json.dumps({"seed": 11, "steps": 10, "optimizers": points}))
+    refused = call(*words)
+    assert refused.returncode == 1 and "as many trials" in refused.stderr
+    points["rode"].append({"lr": 1e-2, "lr_rho": 3e-2})
+    grid.write_text(json.dumps({"seed": 11, "steps": 10, "optimizers": points}))
+    done = call(*words)
+    assert done.returncode == 0, done.stderr
+    trials = lines(log)
+    assert [(t["optimizer"], t["options"]) for t in trials] == [
+        (name, options) for name, some in points.items() for options in some
+    ]
+    assert all(t["seed"] == 11 and t["steps"] == 10 for t in trials)
+    best = min(trials[:2], key=lambda t: t["final_loss"])
+    assert f"adamw: 2 trials, best ({best['options']}" in done.stdout
+
+    log.write_text("".join(json.dumps(t) + "\n" for t in trials[:3]))  # one is still to be made
+    again = call(*words)
+    assert again.returncode == 0 and lines(log) == trials
+
+
+def test_a_trial_that_cannot_run_is_an_error(rode, tmp_path):
+    task, grid, log = (
+        tmp_path / "small.toml",
+        tmp_path / "grid.json",
+        tmp_path / "trials.jsonl",
+    )
+    task.write_text(TASK)
+    grid.write_text(json.dumps({"seed": 11, "optimizers": {"rode": [{"lrr": 1}]}}))
+    done = call("run", "--task", task, "--grid", grid, "--log", log, "--rode", rode.binary)
+    assert done.returncode != 0 and "lrr" in done.stderr and not log.exists()
+
+
+def test_collect_keeps_the_evaluations(rode, tmp_path):
+    task, runs, out = (
+        tmp_path / "small.toml",
+        tmp_path / "runs",
+        tmp_path / "evaluations.jsonl",
+    )
+    task.write_text(TASK)
+    assert rode.call(*train_words(task, runs / "rode-seed1", "--steps", 20)).returncode == 0
+    done = call("collect", runs, out)
+    assert done.returncode == 0, done.stderr
+    found = lines(out)
+    assert [line["step"] for line in found] == [0, 20]
+    assert all(line["optimizer"] == "rode" and line["seed"] == 1 for line in found)
