@@ -9,8 +9,8 @@
 // Bytes an element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
 // 6, MARS-M 12 and 10. ||X_0||^2, of the fp32 numbers, is left by chunk. One block of 256
 // threads a chunk, six blocks an SM; a thread has one run of 16 bytes of every array on its way
-// (two of them leave registers for four blocks, which are 4 % slower). A job that does not live is not touched; one without a direction starts
-// from zeros.
+// (two of them leave registers for four blocks, which are 4 % slower). A job that does not live is
+// not touched; one without a direction starts from zeros.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"

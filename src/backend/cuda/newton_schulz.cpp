@@ -242,12 +242,11 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   if (chunk.program.steps == 0) return;
   const DeviceChunk& device = self.chunks[index];
   const auto count = static_cast<int>(chunk.members.size());
-  RODE_CUDA_CHECK(
-      launch_blends({device.members.as<int>(), count, chunk.program.steps, self.matrices,
-                     chunk.program.coefficients, self.start_scale.as<float>(),
-                     self.blends.as<Blend>(), self.words.as<long long>(), self.written.as<int>(),
-                     static_cast<int>(chunk.launches.size())},
-                    stream));
+  RODE_CUDA_CHECK(launch_blends(
+      {device.members.as<int>(), count, chunk.program.steps, self.matrices,
+       chunk.program.coefficients, self.start_scale.as<float>(), self.blends.as<Blend>(),
+       self.words.as<long long>(), self.written.as<int>(), static_cast<int>(chunk.launches.size())},
+      stream));
   for (const Stretch& stretch : device.stretches) {
     const Launch& step = chunk.launches[static_cast<std::size_t>(stretch.first)];
     const ProductArgs args = self.arguments(chunk, device, stretch);

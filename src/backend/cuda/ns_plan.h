@@ -147,7 +147,7 @@ struct Chunk {
   std::vector<TileRange> tiles;  // of each member
   int partials = 0;
   std::vector<WorkList> lists;  // by kind, then those of stretches
-  bool hold = false;  // tiles may be held until their matrix's sum is known
+  bool hold = false;            // tiles may be held until their matrix's sum is known
   std::vector<Launch> launches;
   std::vector<Stretch> stretches;
   Role kernel = kRoleX;

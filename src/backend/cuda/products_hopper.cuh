@@ -81,7 +81,8 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       if (blended || kMeasure) {
         if (me.leads()) {
           if constexpr (kSymmetric) wait_written(args, item, tile);
-          const CUtensorMap* map = args.maps + item.group * kRoles + (kSymmetric ? phase.c : kRoleU);
+          const CUtensorMap* map =
+              args.maps + item.group * kRoles + (kSymmetric ? phase.c : kRoleU);
           me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
         }
       }

@@ -280,7 +280,7 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
     if constexpr (kMeasure) {
       const double(&s)[4][2] = shared.sums[me.group];
       args.partials[item.partial + rank] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
-                                     s[0][1] + s[1][1] + s[2][1] + s[3][1]};
+                                            s[0][1] + s[1][1] + s[2][1] + s[3][1]};
     }
   }
 }

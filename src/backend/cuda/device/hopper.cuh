@@ -171,9 +171,7 @@ __device__ inline int read_count(const int* count) {
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
   return value;
 }
-__device__ inline void fence_for_loads() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
+__device__ inline void fence_for_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Orders accesses of shared memory before later ones of the copy engine.
 __device__ inline void fence_for_copies() {

@@ -56,7 +56,8 @@ struct Cursor {
 // ---- The copying warpgroup --------------------------------------------------------------------
 // The two CTAs of a cluster multiply two tiles of one column: each loads its left operand and
 // half of the right one, which the copy engine delivers to both; tiles of two matrices (of
-// symmetric products) have nothing in common. kDirection: each item's tile of U follows its operands.
+// symmetric products) have nothing in common. kDirection: each item's tile of U follows its
+// operands.
 template <bool kSymmetric, bool kDirection>
 __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, int first, int last,
                                      int rank) {

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The work lists of the CUDA backend's products: every tile once, no waiting in circles, work even.
+#include "backend/cuda/ns_lists.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "unit/ns_plan_support.h"
+
+namespace rode::cuda {
+namespace {
+
+TEST(NsLists, ProductsCoverEveryTileOnce) {
+  const std::vector<NsMatrix> matrices = mixed();
+  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 512 * kMega})) {
+    for (const List list : {kGramList, kSquareList, kApplyList}) {
+      std::map<int, std::set<std::pair<int, int>>> covered;
+      for (const ProductItem& item : chunk.lists[list].items) {
+        EXPECT_GT(item.depth, 0);
+        for (int rank = 0; rank < kClusterSize; ++rank) {
+          const auto [batch, matrix, row] = item.tiles[rank];
+          const int col = item.col_tile;
+          if (row == kNoTile) continue;
+          EXPECT_TRUE(covered[matrix].insert({row, col}).second);
+          if (item.mirror != 0 && row != col) {
+            EXPECT_TRUE(covered[matrix].insert({col, row}).second);
+          }
+        }
+      }
+      for (const int index : chunk.members) {
+        const NsMatrix& m = matrices[static_cast<std::size_t>(index)];
+        const bool apply = list == kApplyList;
+        const int n = tiles(std::min(m.rows, m.cols));
+        for (int row = 0; row < (apply ? tiles(m.rows) : n); ++row) {
+          for (int col = 0; col < (apply ? tiles(m.cols) : n); ++col) {
+            EXPECT_TRUE(covered[index].contains({row, col})) << index << ": " << row << ", " << col;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Half of a symmetric product's tiles are computed: a single tile too many for all matrices of
+// a shape, and two matrices in one item only where both CTAs load their own right operand.
+TEST(NsLists, SymmetricProductsComputeNoTileTwice) {
+  for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
+    std::map<int, int> lacking;
+    for (const ProductItem& item : chunk.lists[kSquareList].items) {
+      for (const ProductTile& tile : item.tiles) lacking[item.group] += tile.row == kNoTile ? 1 : 0;
+      EXPECT_NE(item.tiles[0].row, kNoTile);
+      EXPECT_EQ(item.tiles[0].batch == item.tiles[1].batch,
+                item.tiles[0].matrix == item.tiles[1].matrix);
+    }
+    for (const auto& [group, count] : lacking) EXPECT_LE(count, 1) << group;
+    for (const ProductItem& item : chunk.lists[kApplyList].items) {
+      EXPECT_EQ(item.tiles[0].matrix, item.tiles[1].matrix);
+      EXPECT_EQ(item.tiles[0].row + 1, item.tiles[1].row);
+    }
+  }
+}
+
+// Launches that run as one: every launch is in one stretch, in order; in its list each phase has
+// the items of its kind, after those of the phase before it, and waits for all tiles of those.
+TEST(NsLists, StretchesAreTheLaunchesInOrder) {
+  for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
+    for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+      int at = 0, joined = 0;
+      for (const Stretch& stretch : chunk.stretches) {
+        EXPECT_EQ(stretch.first, at);
+        EXPECT_LE(stretch.count, kMostPhases);
+        at += stretch.count;
+        const WorkList& list = chunk.lists[static_cast<std::size_t>(stretch.list)];
+        if (stretch.count == 1) continue;
+        ++joined;
+        std::map<std::pair<int, int>, int> tiles;  // of (phase, matrix)
+        for (const ProductItem& item : list.items) {
+          for (const ProductTile& tile : item.tiles) {
+            tiles[{item.phase, tile.matrix}] += tile.row == kNoTile ? 0 : 1;
+          }
+        }
+        for (int p = 0; p < stretch.count; ++p) {
+          const Launch& launch = chunk.launches[static_cast<std::size_t>(stretch.first + p)];
+          EXPECT_EQ(launch.kind, Launch::Kind::symmetric);
+          int items = 0;
+          for (const ProductItem& item : list.items) items += item.phase == p ? 1 : 0;
+          EXPECT_EQ(items, static_cast<int>(chunk.lists[launch.list].items.size()));
+        }
+        for (int c = 0; c < list.clusters(); ++c) {
+          const auto own = static_cast<std::size_t>(c);
+          for (int i = list.lists[own]; i < list.lists[own + 1]; ++i) {
+            const ProductItem& item = list.items[static_cast<std::size_t>(i)];
+            const bool first = i == list.lists[own];
+            EXPECT_GE(item.phase, first ? 0 : list.items[static_cast<std::size_t>(i - 1)].phase);
+            for (const ProductTile& tile : item.tiles) {
+              const int before = item.phase == 0 ? 0 : tiles[{item.phase - 1, tile.matrix}];
+              EXPECT_EQ(item.need, before);
+            }
+          }
+        }
+      }
+      EXPECT_EQ(at, static_cast<int>(chunk.launches.size()));
+      EXPECT_EQ(joined > 0, chunk.program.steps > 0);
+    }
+  }
+}
+
+TEST(NsLists, PartialSumsOfMatricesAreApart) {
+  for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
+    std::map<int, TileRange> range;
+    for (std::size_t i = 0; i < chunk.members.size(); ++i) range[chunk.members[i]] = chunk.tiles[i];
+    std::map<int, std::set<int>> used;
+    std::set<int> all;
+    for (const ProductItem& item : chunk.lists[kApplyList].items) {
+      for (int partial = item.partial; partial < item.partial + kClusterSize; ++partial) {
+        EXPECT_TRUE(all.insert(partial).second);
+        used[item.tiles[0].matrix].insert(partial);
+      }
+    }
+    for (const auto& [index, partials] : used) {
+      EXPECT_EQ(*partials.begin(), range[index].first);
+      EXPECT_EQ(static_cast<int>(partials.size()), range[index].count);
+      EXPECT_EQ(*partials.rbegin(), range[index].first + range[index].count - 1);
+    }
+    EXPECT_EQ(static_cast<int>(all.size()), chunk.partials);
+  }
+}
+
+// Clusters work through a list whose tiles are held (device/held.cuh): an item is measured once
+// the tile two before it, of the same warpgroup, was put down, which needs the one before that
+// to have left; tiles leave in order, each when all of its matrix are measured. False: they wait
+// for each other for ever.
+bool all_leave(const WorkList& list) {
+  const auto clusters = static_cast<std::size_t>(list.clusters());
+  std::map<int, int> missing;  // items of a matrix not yet measured
+  for (const ProductItem& item : list.items) ++missing[item.tiles[0].matrix];
+  std::vector<int> measured(clusters, 0), left(clusters, 0);  // how many, in order
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t c = 0; c < clusters; ++c) {
+      const int first = list.lists[c], count = list.lists[c + 1] - first;
+      if (measured[c] < count && measured[c] - 4 < left[c]) {
+        --missing[list.items[static_cast<std::size_t>(first + measured[c]++)].tiles[0].matrix];
+        moved = true;
+      }
+      if (left[c] < measured[c] &&
+          missing[list.items[static_cast<std::size_t>(first + left[c])].tiles[0].matrix] == 0) {
+        ++left[c];
+        moved = true;
+      }
+    }
+  }
+  for (std::size_t c = 0; c < clusters; ++c) {
+    if (left[c] < list.lists[c + 1] - list.lists[c]) return false;
+  }
+  return true;
+}
+
+TEST(NsLists, HeldTilesNeverWaitInACircle) {
+  std::vector<NsMatrix> decoder;
+  for (int layer = 0; layer < 4; ++layer) {
+    for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{
+             {768, 768}, {256, 768}, {2048, 768}, {768, 2048}, {512, 256}, {3072, 768}}) {
+      decoder.push_back(matrix(rows, cols));
+    }
+  }
+  for (const int clusters : {1, 3, 16, 60, 66}) {
+    for (const auto& matrices : {decoder, mixed()}) {
+      for (const Chunk& chunk :
+           plan_chunks(matrices, {.workspace_limit = 512 * kMega, .clusters = clusters})) {
+        if (chunk.hold) {
+          EXPECT_TRUE(all_leave(chunk.lists[kApplyList])) << clusters;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(plan_chunks(decoder, {.workspace_limit = 512 * kMega}).front().hold);
+  // 420 items of one matrix on 66 clusters are more than can be held.
+  const Chunk large = plan_chunks({matrix(8960, 1536)}, {.workspace_limit = 512 * kMega}).front();
+  EXPECT_FALSE(large.hold);
+  EXPECT_FALSE(all_leave(large.lists[kApplyList]));
+}
+
+// Clusters end within one item of each other.
+TEST(NsLists, WorkIsDealtEvenly) {
+  std::vector<NsMatrix> matrices;
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const auto& [rows, cols] :
+         std::vector<std::pair<int, int>>{{768, 768}, {256, 768}, {2048, 768}, {768, 2048}}) {
+      matrices.push_back(matrix(rows, cols));
+    }
+  }
+  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 1024 * kMega})) {
+    const WorkList& list = chunk.lists[kGramList];
+    std::vector<int> work;
+    int deepest = 0;
+    for (int c = 0; c < list.clusters(); ++c) {
+      int sum = 0;
+      for (int i = list.lists[static_cast<std::size_t>(c)];
+           i < list.lists[static_cast<std::size_t>(c) + 1]; ++i) {
+        sum += list.items[static_cast<std::size_t>(i)].depth;
+        deepest = std::max(deepest, list.items[static_cast<std::size_t>(i)].depth);
+      }
+      work.push_back(sum);
+    }
+    const auto [least, most] = std::minmax_element(work.begin(), work.end());
+    EXPECT_LE(*most - *least, deepest + 8);
+  }
+}
+
+}  // namespace
+}  // namespace rode::cuda
