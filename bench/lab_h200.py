@@ -40,7 +40,7 @@ def parts_of(name: str) -> tuple[str, int, int]:
     return match[1], int(match[2]), int(match[3] or 0)
 
 
-def lines_of(folder: pathlib.Path, name: str) -> list[dict]:
+def lines_of(folder: pathlib.Path, name: str, status: int) -> list[dict]:
     """What is kept of a run's log: no matrices, a tenth of the steps."""
     out = []
     for text in (folder / "log.jsonl").read_text().splitlines():
@@ -48,13 +48,13 @@ def lines_of(folder: pathlib.Path, name: str) -> list[dict]:
         line.pop("matrices", None)
         if line["kind"] != "step" or line["step"] % 10 == 9:
             out.append({"run": name, **line})
-    last = {"run": name, "kind": "end"}
+    last = {"run": name, "kind": "end", "exit_status": status}
     result = folder / "result.json"
     if result.exists():
         found = json.loads(result.read_text())
         last |= {key: found[key] for key in KEPT if key in found}
     else:
-        last["status"] = "paused"
+        last["status"] = "paused" if status == 0 else "ended early"
     times = [json.loads(text) for text in (folder / "times.jsonl").read_text().splitlines()]
     if times:
         last["training_units_per_second"] = times[-1]["units_per_second"]
@@ -72,7 +72,7 @@ def train(arguments: argparse.Namespace, task: pathlib.Path, name: str) -> None:
         done = subprocess.run([arguments.rode, *map(str, words)], check=False)
         if not (folder / "log.jsonl").exists():
             sys.exit(f"{name} did not begin (status {done.returncode})")
-        lines = lines_of(folder, name)
+        lines = lines_of(folder, name, done.returncode)
     with arguments.out.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
@@ -84,10 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         # Checkpoints at the end alone: one holds a gigabyte.
         task = pathlib.Path(scratch) / "wiki-114m.toml"
-        interval = "eval_interval = 60\n"
-        task.write_text(
-            TASK.read_text().replace(interval, f"{interval}checkpoint_interval = {STEPS}\n")
-        )
+        interval, text = "eval_interval = 60\n", TASK.read_text()
+        if interval not in text:
+            sys.exit(f"{TASK} evaluates in other steps than those to be shown")
+        task.write_text(text.replace(interval, f"{interval}checkpoint_interval = {STEPS}\n"))
         while left:
             steps = parts_of(left[0])[2] or STEPS
             start = time.monotonic()
@@ -112,6 +112,9 @@ def verdict(name: str, lines: list[dict]) -> str:
     losses = evaluations(lines)
     if lines[-1].get("status") == "diverged":
         return "FAILED: diverged"
+    reached = max(line["step"] for line in lines if line["kind"] == "evaluation")
+    if reached != (until or STEPS) or lines[-1].get("exit_status", 0) != 0:
+        return f"FAILED: ended after step {reached}"
     if optimizer == "rode-final":
         off = losses[-1] - REFERENCE
         return f"{'ok' if abs(off) <= 0.02 else 'FAILED'}: {off:+.4f} of {REFERENCE:.4f}"

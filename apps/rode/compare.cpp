@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -60,7 +61,14 @@ std::vector<Job> jobs_of(const Arguments& arguments, const std::filesystem::path
   options.data_folder =
       arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
   std::vector<Job> jobs;
+  std::set<std::string> seen;
   for (const std::string& name : arguments.optimizers) {
+    if (!seen.insert(name).second) {
+      throw Error(ErrorKind::invalid_argument, "compare",
+                  fmt::format("--optimizers names '{}' twice, and both would train in one folder; "
+                              "name it once",
+                              name));
+    }
     for (std::int64_t seed = 1; seed <= arguments.seeds; ++seed) {
       Job& job = jobs.emplace_back(Job{options});
       job.options.optimizer = name;
@@ -104,13 +112,13 @@ std::vector<std::string> command_of(const Job& job, const Arguments& arguments, 
 }
 
 // What the table can use: a run that is done, if only by diverging.
-void require_result(const Job& job, int status) {
+void require_result(const Job& job, int status, bool overwrite) {
   const auto result = lab::RunFolder(job.options.out).result();
   if (result && (status == 0 || result->value("status", "") == "diverged")) return;
   throw Error(ErrorKind::unsupported, "compare",
               fmt::format("the run '{}' ended with code {}; its message is above; what is done is "
-                          "kept: run the same command again to go on",
-                          job.label(), status));
+                          "kept: run the same command{} to go on",
+                          job.label(), status, overwrite ? " without --overwrite" : " again"));
 }
 
 std::string outcome_of(const Job& job) {
@@ -134,7 +142,8 @@ void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
   std::size_t next = 0;
   std::size_t done = 0;
   while (next < jobs.size() || !running.empty()) {
-    while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs)) {
+    while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs) &&
+           !lab::InterruptGuard::requested()) {
       Job& job = jobs[next++];
       if (!arguments.quiet && arguments.jobs == 1) {
         fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
@@ -154,7 +163,7 @@ void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
       Job* job = running[i].job;
       running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
       if (stop) continue;
-      require_result(*job, *status);
+      require_result(*job, *status, arguments.overwrite);
       ++done;
       if (!arguments.quiet && arguments.jobs > 1) {
         fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
@@ -162,7 +171,8 @@ void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
     }
     if (stop && running.empty()) {
       throw Error(ErrorKind::unsupported, "compare",
-                  "stopped; the runs are saved: run the same command again to go on");
+                  fmt::format("stopped; the runs are saved: run the same command{} to go on",
+                              arguments.overwrite ? " without --overwrite" : " again"));
     }
   }
 }

@@ -96,6 +96,25 @@ def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):
     assert not (out / "report.html").exists()
 
 
+def test_a_stopped_comparison_begins_no_further_run(rode, task, tmp_path):
+    out = tmp_path / "all"
+    task.write_text(TASK.replace("steps = 120", "steps = 100000"))
+    words = ["compare", "--task", task, "--optimizers", "rode,adamw", "--seeds", 3, "--out", out]
+    process = start(rode, *words, "--threads", 1, "--jobs", 2, "--overwrite")
+    for seed in (1, 2):
+        wait_for_step(out / f"rode-seed{seed}", 5, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "without --overwrite" in errors
+    assert sorted(path.name for path in out.iterdir()) == ["rode-seed1", "rode-seed2"]
+
+
+def test_an_optimizer_named_twice_is_wrong_usage(rode, task, tmp_path):
+    out = tmp_path / "all"
+    done = rode.call("compare", "--task", task, "--optimizers", "rode,rode", "--out", out)
+    assert done.returncode == USAGE and "'rode' twice" in done.stderr and not out.exists()
+
+
 def test_an_unknown_optimizer_is_found_before_anything_runs(rode, task, tmp_path):
     out = tmp_path / "all"
     done = rode.call("compare", "--task", task, "--optimizers", "rode,adam", "--out", out)
