@@ -88,6 +88,8 @@ __global__ void __launch_bounds__(kChunkThreads, 3) measure(Args args) {
 
 void launch_measure(const StepView& view, ChunkRange range, cudaStream_t stream) {
   if (range.count == 0) return;
+  // Not close behind (device/chain.cuh): what is before it, the tables' upload and the caller's
+  // kernels, must have ended, for later kernels read the tables before they wait.
   measure<<<static_cast<unsigned>(range.count), kChunkThreads, 0, stream>>>({view, range.chunks});
   RODE_CUDA_CHECK_LAUNCH(stream, "measure");
 }

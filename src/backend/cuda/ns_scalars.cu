@@ -24,7 +24,7 @@ __global__ void blend_kernel(const BlendArgs args) {
                        static_cast<float>(p.b * k * k * k), static_cast<float>(p.a * k), 0};
     args.words[at] = 0;
   }
-  for (int i = 0; i < args.launches; ++i) args.written[i * args.matrices + matrix] = 0;
+  for (int k = 0; k < args.launches; ++k) args.written[k * args.matrices + matrix] = 0;
 }
 
 __global__ void sum_kernel(const SumArgs args) {

@@ -2,9 +2,10 @@
 // Batched half-precision products of mixed shapes: what a launch is told.
 //
 // Two kinds of product make up Newton-Schulz. A symmetric one (X^T X, A A, commuting
-// factors) computes the tiles on and above the diagonal and writes each twice. An applying
-// one (X P) can take inner products with U as it goes. A work item is two tiles of 128 x 128 that
-// lie below each other and share their right operand: one cluster of two CTAs.
+// factors) computes one tile of every pair on either side of the diagonal and writes it twice. An
+// applying one (X P) can take inner products with U as it goes. A work item is two tiles of
+// 128 x 128 of one column, for a cluster of two CTAs: they share their right operand, or belong to
+// two matrices.
 #pragma once
 
 #include <cstddef>

@@ -132,6 +132,7 @@ void launch_rates(const StepView& view, MatrixRange range, const float* start_sc
 void launch_finish(const StepView& view, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(view.matrix_count + view.element_count);
   if (blocks == 0) return;
+  // A full barrier, and no early word to what follows: the caller's kernels find the step done.
   finish<<<blocks, kThreads, 0, stream>>>(view);
   RODE_CUDA_CHECK_LAUNCH(stream, "finish");
 }

@@ -3,7 +3,8 @@
 // still runs, and waits on the device for its end (from compute capability 9.0 on).
 //
 // Every kernel that is launched so calls follow() in all its threads before it touches what an
-// earlier one has written. Then the one before is complete, and so are all before that.
+// earlier one has written. Then the one before is complete, and so are all before that. (The
+// product kernel waits role by role.) `measure`, first, and `finish`, last, are full barriers.
 #pragma once
 
 #include <cuda_runtime.h>
