@@ -307,19 +307,23 @@ TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten)
   EXPECT_FALSE(std::filesystem::exists(options.out));
 }
 
-TEST(Interrupt, TheFirstSignalAsksAndTheSecondEnds) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const InterruptGuard guard;
-    ::raise(SIGINT);
-    if (!InterruptGuard::requested()) ::_exit(3);
-    ::raise(SIGINT);
-    ::_exit(4);
+TEST(Interrupt, TheFirstSignalAsksAndTheSecondOfEitherKindEnds) {
+  for (const int first : {SIGINT, SIGTERM}) {
+    for (const int second : {SIGINT, SIGTERM}) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const InterruptGuard guard;
+        ::raise(first);
+        if (!InterruptGuard::requested()) ::_exit(3);
+        ::raise(second);
+        ::_exit(4);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      ASSERT_TRUE(WIFSIGNALED(status));
+      EXPECT_EQ(WTERMSIG(status), second);
+    }
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFSIGNALED(status));
-  EXPECT_EQ(WTERMSIG(status), SIGINT);
 }
 
 }  // namespace
