@@ -172,6 +172,38 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
         assert not out.exists()
 
 
+def test_a_second_process_is_refused_and_does_no_harm(rode, task, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    task.write_text(TASK.replace("steps = 120", "steps = 600"))
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    first = start(rode, *train_words(task, out))
+    wait_for_step(out, 5, first)
+    first.send_signal(signal.SIGSTOP)  # so that it cannot end before the others have tried
+    try:
+        half = out / "checkpoints" / ".rode-1-2.tmp"
+        half.write_bytes(b"being written")
+        for flag in ("--resume", "--overwrite"):
+            second = rode.call(*train_words(task, out, flag))
+            assert second.returncode == FAILED, second.stderr
+            for word in ("[train]", str(out), "another process trains there", "another --out"):
+                assert word in second.stderr, second.stderr
+        assert half.exists()
+    finally:
+        first.send_signal(signal.SIGCONT)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert what_counts(out) == what_counts(whole)
+
+
+def test_a_killed_process_leaves_no_lock(rode, task, tmp_path):
+    out = tmp_path / "run"
+    process = start(rode, *train_words(task, out))
+    wait_for_step(out, 5, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+
+
 def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     data, out = tmp_path / "data", tmp_path / "run"
     tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')

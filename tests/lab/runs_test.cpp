@@ -11,6 +11,7 @@
 #include "lab/train/append_file.h"
 #include "lab/train/event_file.h"
 #include "lab/train/run_folder.h"
+#include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/run_plan.h"
 #include "lab/train/trainer.h"
@@ -148,13 +149,35 @@ TEST(RunFolder, RemovesWhatAKilledWriterLeft) {
   const auto left = folder.path() / "checkpoints" / ".rode-12-ab.tmp";
   write_file(left, "half");
   folder.continue_run(some_run());
+  EXPECT_TRUE(std::filesystem::exists(left));  // perhaps another process writes it
+  folder.remove_temporaries();
   EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST(RunFolder, StartsWhereAProcessWasKilledBeforeRunJson) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  std::filesystem::create_directories(folder.path() / "checkpoints");
+  write_file(folder.path() / ".rode-12-ab.tmp", "half");
+  folder.start(some_run(), false);
+  EXPECT_TRUE(folder.has_run());
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / ".rode-12-ab.tmp"));
 }
 
 TEST(RunFolder, ReadsWholeLinesOfALog) {
   const Scratch scratch;
   write_file(scratch / "log", "{\"step\":1}\n{\"step\":2}\n{\"st");
   EXPECT_EQ(read_json_lines(scratch / "log").size(), 2U);
+}
+
+TEST(RunLock, IsHeldByOneAndLeftByItsEnd) {
+  const Scratch scratch;
+  {
+    const RunLock lock(scratch.path());
+    EXPECT_TRUE(lock.held());
+    EXPECT_MENTIONS(error_of([&] { RunLock(scratch.path()); }), "another --out");
+  }
+  EXPECT_TRUE(RunLock(scratch.path()).held());
 }
 
 TEST(RunLog, ContinuesLogAndTimeOfTheStepItIsTold) {

@@ -289,6 +289,28 @@ TEST(Training, ADamagedCheckpointIsPassedOver) {
   expect_same(Left(scratch / "run"), Left(scratch / "whole"));
 }
 
+
+TEST(Training, AFolderHasOneProcessAtATime) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "new/deeper/run");
+  {
+    Trainer first(options);
+    const auto half = options.out / "checkpoints" / ".rode-1-2.tmp";
+    write_file(half, "being written");
+    for (const bool resume : {true, false}) {
+      TrainOptions second = options;
+      second.resume = resume;
+      second.overwrite = !resume;
+      const std::string error = error_of([&] { Trainer trainer(second); });
+      EXPECT_MENTIONS(error, "another process trains there");
+      EXPECT_MENTIONS(error, options.out.string());
+    }
+    EXPECT_TRUE(std::filesystem::exists(half));  // not taken for one that was left
+    EXPECT_EQ(first.run().status, TrainStatus::finished);
+  }
+  options.overwrite = true;
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+}
 TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
   const Scratch scratch;
   Task task = small_task();

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/file_io.h"
+#include "lab/train/durable.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -79,9 +80,11 @@ fs::path RunFolder::checkpoint(std::int64_t step) const {
 
 bool RunFolder::has_run() const { return fs::exists(path_ / "run.json"); }
 
-void RunFolder::start(const Json& run, bool overwrite) const {
-  const std::vector<fs::path> own = {path_ / "result.json", log(), times(), weights(), config(),
-                                     path_ / "checkpoints"};
+std::vector<fs::path> RunFolder::own_files() const {
+  return {path_ / "result.json", log(), times(), weights(), config(), path_ / "checkpoints"};
+}
+
+void RunFolder::check_start(bool overwrite) const {
   on_disk(path_, [&] {
     if (has_run() && !overwrite) {
       throw Error(ErrorKind::invalid_argument, kOperation,
@@ -89,20 +92,31 @@ void RunFolder::start(const Json& run, bool overwrite) const {
                               "--overwrite, or choose another --out",
                               printable(path_.string())));
     }
-    for (const fs::path& file : own) {
+    for (const fs::path& file : own_files()) {
       // Without run.json they are somebody else's, and not ours to replace.
-      if (!has_run() && fs::exists(file)) {
+      // An empty folder of checkpoints is what a process killed before run.json leaves.
+      if (!has_run() && fs::exists(file) && !(fs::is_directory(file) && fs::is_empty(file))) {
         throw Error(ErrorKind::invalid_argument, kOperation,
                     fmt::format("'{}' is there, but no run.json beside it; choose another --out",
                                 printable(file.string())));
       }
-      fs::remove_all(file);
     }
-    if (has_run()) remove_matching(path_, "events.out.tfevents.", ".rode");
-    fs::create_directories(path_);
   });
+}
+
+void RunFolder::create() const {
+  on_disk(path_, [&] { create_folders(path_); });
+}
+
+void RunFolder::start(const Json& run, bool overwrite) const {
+  check_start(overwrite);
+  on_disk(path_, [&] {
+    for (const fs::path& file : own_files()) fs::remove_all(file);
+    if (has_run()) remove_matching(path_, "events.out.tfevents.", ".rode");
+  });
+  remove_temporaries();
+  // Last, with the folder's own synchronisation: who finds it finds the rest.
   write_json(path_ / "run.json", run);
-  on_disk(path_, [&] { fs::create_directories(path_ / "checkpoints"); });
 }
 
 void RunFolder::continue_run(const Json& run) const {
@@ -113,8 +127,11 @@ void RunFolder::continue_run(const Json& run) const {
                             "choose another --out",
                             printable(path_.string()), differs));
   }
+}
+
+void RunFolder::remove_temporaries() const {
   on_disk(path_, [&] {
-    fs::create_directories(path_ / "checkpoints");
+    create_folders(path_ / "checkpoints");
     // The names of AtomicFile's temporary files.
     remove_matching(path_, ".rode-", ".tmp");
     remove_matching(path_ / "checkpoints", ".rode-", ".tmp");

@@ -8,6 +8,7 @@
 //   events.out.tfevents.*
 //   config.json, model.safetensors    at the end: what from_pretrained(folder) opens
 //   result.json         written last: the run is done
+//   .lock               held by the process that trains (run_lock.h)
 #pragma once
 
 #include <cstdint>
@@ -34,11 +35,16 @@ class RunFolder {
   std::filesystem::path checkpoint(std::int64_t step) const;
 
   bool has_run() const;
+  // Throws where start() may not: nothing is written yet, not even a lock.
+  void check_start(bool overwrite) const;
+  void create() const;  // durably, with those above it
   // An empty folder for `run`. Where one is there already: removed with `overwrite`, else refused.
   void start(const Json& run, bool overwrite) const;
-  // Throws where the run in the folder is another one, naming what differs. Removes what a killed
-  // process has left half-written.
+  // Throws where the run in the folder is another one, naming what differs. Only reads.
   void continue_run(const Json& run) const;
+  // What a killed process has left half-written. Under the lock alone: another process's files
+  // look the same while it writes them.
+  void remove_temporaries() const;
 
   std::vector<std::int64_t> checkpoints() const;  // steps, rising
   void keep_last(std::int64_t count) const;
@@ -48,6 +54,8 @@ class RunFolder {
   void remove_result() const;
 
  private:
+  std::vector<std::filesystem::path> own_files() const;
+
   std::filesystem::path path_;
 };
 

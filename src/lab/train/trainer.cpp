@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "lab/train/batches.h"
 #include "lab/train/checkpoint.h"
+#include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/session.h"
 #include "rode/error.h"
@@ -42,9 +44,14 @@ struct Trainer::Impl {
     if (options.read_interval > 0) read_interval = options.read_interval;
     const Json run = describe_run(options, plan, spec, method);
     if (options.resume && folder.has_run()) {
+      take_lock();
       folder.continue_run(run);
+      folder.remove_temporaries();
       load();
     } else {
+      folder.check_start(options.overwrite);
+      folder.create();
+      take_lock();
       folder.start(run, options.overwrite);
     }
   }
@@ -54,6 +61,7 @@ struct Trainer::Impl {
     if (hooks.note) hooks.note(text);
   }
 
+  void take_lock();
   void load();
   void save();
   bool evaluate();
@@ -71,6 +79,7 @@ struct Trainer::Impl {
   BatchSource batches;
   RunPlan plan;
   RunFolder folder;
+  std::optional<RunLock> lock;
   Session session;
   TrainState state;
   std::unique_ptr<RunLog> log;  // from run() on
@@ -87,6 +96,14 @@ struct Trainer::Impl {
   std::int64_t steps_here = 0;
   Clock::time_point begin = Clock::now();
 };
+
+void Trainer::Impl::take_lock() {
+  lock.emplace(folder.path());
+  if (!lock->held()) {
+    note("the file system of '" + folder.path().string() +
+         "' has no locks; nothing keeps a second process out of the folder");
+  }
+}
 
 // The newest checkpoint that can be read. Files appear whole or not at all, so that an older one
 // is needed only where a disk has failed.
