@@ -111,9 +111,11 @@ TEST(RunFolder, KeepsTheLastCheckpointsAndIgnoresOtherFiles) {
   for (const int step : {5, 100, 20}) write_file(folder.checkpoint(step), "x");
   write_file(folder.path() / "checkpoints" / "step-old.safetensors", "x");
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5, 20, 100}));
-  folder.keep_last(2);
+  folder.keep_last(2, 100);
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{20, 100}));
-  folder.keep_last(0);  // never the last one
+  folder.keep_last(1, 20);  // never the one just saved
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{20, 100}));
+  folder.keep_last(0, 100);  // never the last one
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{100}));
 }
 

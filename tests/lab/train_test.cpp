@@ -289,6 +289,48 @@ TEST(Training, ADamagedCheckpointIsPassedOver) {
   expect_same(Left(scratch / "run"), Left(scratch / "whole"));
 }
 
+struct Noted {
+  std::string text;
+  TrainHooks hooks() {
+    TrainHooks out;
+    out.note = [this](std::string_view note) { text += std::string(note) + "\n"; };
+    return out;
+  }
+};
+
+// A run of `task` that is saved after step 6, and the same one not interrupted.
+struct SavedRun {
+  explicit SavedRun(const Scratch& scratch, const Task& task = small_task())
+      : options(options_for(task, "adamw", scratch / "whole")) {
+    Trainer(options).run();
+    options.out = scratch / "run";
+    options.until = 6;
+    Trainer(options).run();
+    options.until = 0;
+    options.resume = true;
+  }
+  RunFolder folder() const { return RunFolder(options.out); }
+
+  TrainOptions options;
+};
+
+TEST(Training, ADamagedCheckpointDoesNotCountAsTheLastOne) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const RunFolder folder = run.folder();
+  ASSERT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{3, 6}));
+  std::filesystem::resize_file(folder.checkpoint(6), 1000);
+  run.options.keep = 1;
+  run.options.until = 5;
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().step, 5);
+  EXPECT_MENTIONS(noted.text, "step-00000006.safetensors.bad'");
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5}));
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoint(6).string() + ".bad"));
+  run.options.until = 0;
+  EXPECT_EQ(Trainer(run.options).run().status, TrainStatus::finished);
+  expect_same(Left(run.options.out), Left(scratch / "whole"));
+}
 
 TEST(Training, AFolderHasOneProcessAtATime) {
   const Scratch scratch;

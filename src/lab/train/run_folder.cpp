@@ -150,14 +150,24 @@ std::vector<std::int64_t> RunFolder::checkpoints() const {
   return steps;
 }
 
-void RunFolder::keep_last(std::int64_t count) const {
+void RunFolder::keep_last(std::int64_t count, std::int64_t saved) const {
   std::vector<std::int64_t> steps = checkpoints();
   const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(1, count));
   if (steps.size() <= kept) return;
   steps.resize(steps.size() - kept);
   on_disk(path_, [&] {
-    for (const std::int64_t step : steps) fs::remove(checkpoint(step));
+    for (const std::int64_t step : steps) {
+      if (step != saved) fs::remove(checkpoint(step));
+    }
   });
+}
+
+fs::path RunFolder::set_aside(std::int64_t step) const {
+  const fs::path from = checkpoint(step);
+  fs::path to = from;
+  to += ".bad";
+  on_disk(from, [&] { fs::rename(from, to); });
+  return to;
 }
 
 std::optional<Json> RunFolder::result() const {

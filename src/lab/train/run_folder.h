@@ -47,7 +47,10 @@ class RunFolder {
   void remove_temporaries() const;
 
   std::vector<std::int64_t> checkpoints() const;  // steps, rising
-  void keep_last(std::int64_t count) const;
+  // Removes all but the last `count`, and never that of `saved`.
+  void keep_last(std::int64_t count, std::int64_t saved) const;
+  // Renames a checkpoint that cannot be read, so that it counts no more; its new name.
+  std::filesystem::path set_aside(std::int64_t step) const;
 
   std::optional<Json> result() const;
   void write_result(const Json& result) const;

@@ -106,20 +106,25 @@ void Trainer::Impl::take_lock() {
 }
 
 // The newest checkpoint that can be read. Files appear whole or not at all, so that an older one
-// is needed only where a disk has failed.
+// is needed only where a disk has failed. Those that cannot be read are set aside once one is
+// loaded: as the newest they would make the good ones the first to be removed.
 void Trainer::Impl::load() {
   std::vector<std::int64_t> steps = folder.checkpoints();
-  for (; !steps.empty(); steps.pop_back()) {
+  std::vector<std::int64_t> unreadable;
+  for (; !steps.empty() && !resumed; steps.pop_back()) {
     try {
       state = load_checkpoint(folder.checkpoint(steps.back()), session.model(),
                               session.optimizer().optimizer(), session.device());
       resumed = true;
       saved = state.step;
-      return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file || steps.size() == 1) throw;
       note(std::string(error.what()) + "; the checkpoint before it is used");
+      unreadable.push_back(steps.back());
     }
+  }
+  for (const std::int64_t step : unreadable) {
+    note("the file that could not be read is now '" + folder.set_aside(step).string() + "'");
   }
 }
 
@@ -133,7 +138,7 @@ void Trainer::Impl::save() {
   save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer().optimizer(),
                   session.device(), state);
   saved = state.step;
-  folder.keep_last(options.keep);
+  folder.keep_last(options.keep, saved);
 }
 
 // False where it was asked to stop before the end: nothing is recorded then.
