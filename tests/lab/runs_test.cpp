@@ -50,6 +50,8 @@ TEST(AppendFile, RefusesAFileShorterThanTheCheckpointSays) {
   const std::string error = error_of([&] { AppendFile(scratch / "log", 5); });
   EXPECT_MENTIONS(error, "has 4 bytes");
   EXPECT_EQ(read_file(scratch / "log"), "one\n");
+  EXPECT_MENTIONS(error_of([&] { AppendFile(scratch / "none", 5); }), "could not be opened");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "none"));
 }
 
 TEST(AppendFile, NamesAFullDisk) {
@@ -170,6 +172,11 @@ TEST(RunFolder, ReadsWholeLinesOfALog) {
   const Scratch scratch;
   write_file(scratch / "log", "{\"step\":1}\n{\"step\":2}\n{\"st");
   EXPECT_EQ(read_json_lines(scratch / "log").size(), 2U);
+  write_file(scratch / "log", std::string("{\"step\":1}\n\0\0\n{\"step\":3}\n", 25));
+  EXPECT_EQ(read_good_lines(scratch / "log").lines.size(), 1U);
+  const std::string error = error_of([&] { read_json_lines(scratch / "log"); });
+  EXPECT_MENTIONS(error, "line 2");
+  EXPECT_EQ(error.find("remove"), std::string::npos) << error;  // checkpoints lie beside it
 }
 
 TEST(RunLock, IsHeldByOneAndLeftByItsEnd) {

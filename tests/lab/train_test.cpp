@@ -353,6 +353,44 @@ TEST(Training, AFolderHasOneProcessAtATime) {
   options.overwrite = true;
   EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
 }
+
+TEST(Training, AMissingOrShortLogDoesNotStopAGoodCheckpoint) {
+  for (const bool missing : {true, false}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const RunFolder folder = run.folder();
+    const auto lines = read_json_lines(folder.log());
+    if (missing) {
+      std::filesystem::remove(folder.log());
+    } else {
+      std::filesystem::resize_file(folder.log(), std::filesystem::file_size(folder.log()) - 5);
+    }
+    Noted noted;
+    EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+    EXPECT_MENTIONS(noted.text, missing ? "is missing" : "in whole lines");
+    EXPECT_TRUE(read_file(folder.weights()) == read_file(scratch / "whole" / "model.safetensors"));
+    auto expected = read_json_lines(scratch / "whole" / "log.jsonl");
+    const auto first = expected.begin() + std::ssize(lines) - 1;
+    expected.erase(missing ? expected.begin() : first, first + 1);
+    EXPECT_EQ(read_json_lines(folder.log()), expected);
+  }
+}
+
+TEST(Training, ADamagedLineOfTimesDoesNotStopAGoodCheckpoint) {
+  for (const std::string& damage : {std::string(40, '\0'), std::string("{\"step\":\"x\"}")}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const std::string good = "{\"step\":0,\"seconds\":40.0}\n";
+    write_file(run.folder().times(), good + damage + "\n{\"step\":5,\"seconds\":50.0}\n");
+    Noted noted;
+    const Json result = Trainer(run.options, noted.hooks()).run().result;
+    EXPECT_MENTIONS(noted.text, "damaged line");
+    EXPECT_GE(result["seconds"], 40);
+    EXPECT_EQ(read_file(run.folder().times()).substr(0, good.size()), good);
+    EXPECT_GT(read_json_lines(run.folder().times()).size(), 1U);
+    expect_same(Left(run.options.out), Left(scratch / "whole"));
+  }
+}
 TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
   const Scratch scratch;
   Task task = small_task();

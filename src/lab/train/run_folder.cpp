@@ -187,26 +187,37 @@ Json read_json(const fs::path& path) {
   const FileMapping mapping(path, kOperation);
   Json json = Json::parse(text_of(mapping), nullptr, false);
   if (json.is_discarded()) {
-    throw file_error(kOperation, path.string(), "is not JSON; remove the folder and run again");
+    throw file_error(kOperation, path.string(),
+                     "is not JSON; expected what a run has written; restore the file from a copy, "
+                     "or choose another --out");
   }
   return json;
 }
 
-std::vector<Json> read_json_lines(const fs::path& path) {
+JsonLines read_good_lines(const fs::path& path) {
   const FileMapping mapping(path, kOperation);
   const std::string text = text_of(mapping);
-  std::vector<Json> lines;
+  JsonLines out;
   for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos;
        at = end + 1) {
     Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-    if (line.is_discarded()) {
-      throw file_error(
-          kOperation, path.string(),
-          fmt::format("line {} is not JSON; remove the folder and run again", lines.size() + 1));
-    }
-    lines.push_back(std::move(line));
+    out.whole = line.is_object();
+    if (!out.whole) break;
+    out.lines.push_back(std::move(line));
+    out.ends.push_back(end + 1);
   }
-  return lines;
+  return out;
+}
+
+std::vector<Json> read_json_lines(const fs::path& path) {
+  JsonLines read = read_good_lines(path);
+  if (!read.whole) {
+    throw file_error(kOperation, path.string(),
+                     fmt::format("line {} is not JSON; expected one object a line; restore the "
+                                 "file from a copy, or repeat the run with another --out",
+                                 read.lines.size() + 1));
+  }
+  return std::move(read.lines);
 }
 
 void write_json(const fs::path& path, const Json& json) {

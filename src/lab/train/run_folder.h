@@ -63,7 +63,15 @@ class RunFolder {
 };
 
 Json read_json(const std::filesystem::path& path);
-// Every line of a log; a last line without an end, which a killed process leaves, is left out.
+// Lines of a log up to the first that is no JSON object. A last line without an end, which a killed
+// process leaves, is left out.
+struct JsonLines {
+  std::vector<Json> lines;
+  std::vector<std::uint64_t> ends;  // of each line, in bytes of the file
+  bool whole = true;                // no line was refused
+};
+JsonLines read_good_lines(const std::filesystem::path& path);
+// The same; throws where a line is refused.
 std::vector<Json> read_json_lines(const std::filesystem::path& path);
 void write_json(const std::filesystem::path& path, const Json& json);
 

@@ -312,7 +312,8 @@ TrainOutcome Trainer::Impl::run() {
     folder.remove_result();
     if (resumed) note("resumed after step " + std::to_string(state.step));
   }
-  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard);
+  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard,
+                                 [this](const std::string& text) { note(text); });
   batches.begin(state.data);
   begin = Clock::now();
   for (;;) {
