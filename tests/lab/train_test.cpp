@@ -391,6 +391,29 @@ TEST(Training, ADamagedLineOfTimesDoesNotStopAGoodCheckpoint) {
     expect_same(Left(run.options.out), Left(scratch / "whole"));
   }
 }
+
+// As a checkpoint of a CPU has none of CUDA's.
+TEST(Training, AGeneratorThatTheCheckpointDoesNotHaveBeginsAnew) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const auto path = run.folder().checkpoint(6);
+  {
+    const auto file = SafetensorsFile::open(path);
+    std::vector<TensorEntry> entries;
+    for (const std::string& name : file.names()) {
+      const ConstTensorView view = file.tensor(name);
+      if (name != "rng.cpu") entries.push_back({name, view});
+    }
+    EXPECT_EQ(entries.size() + 1, file.names().size());
+    write_safetensors(path, entries, file.metadata());
+  }
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+  EXPECT_MENTIONS(noted.text, "no state of the generator of 'cpu'");
+  // Nothing is drawn without dropout.
+  EXPECT_TRUE(read_file(run.folder().weights()) ==
+              read_file(scratch / "whole" / "model.safetensors"));
+}
 TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
   const Scratch scratch;
   Task task = small_task();

@@ -113,10 +113,16 @@ void Trainer::Impl::load() {
   std::vector<std::int64_t> unreadable;
   for (; !steps.empty() && !resumed; steps.pop_back()) {
     try {
-      state = load_checkpoint(folder.checkpoint(steps.back()), session.model(),
-                              session.optimizer().optimizer(), session.device());
+      const LoadedCheckpoint loaded =
+          load_checkpoint(folder.checkpoint(steps.back()), session.model(),
+                          session.optimizer().optimizer(), session.device(), options.seed);
+      state = loaded.state;
       resumed = true;
       saved = state.step;
+      for (const std::string& generator : loaded.seeded) {
+        note("the checkpoint has no state of the generator of '" + generator +
+             "'; it begins anew from the seed and the step");
+      }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file || steps.size() == 1) throw;
       note(std::string(error.what()) + "; the checkpoint before it is used");
