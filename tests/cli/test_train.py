@@ -165,10 +165,15 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
         (train_words(task, out, optimizer="rod"), "rode"),
         (train_words(task, out, "--set", "lrr=1"), "lr"),
         (train_words(task, out, "--steps", 0), "--steps"),
+        (train_words(task, out, "--keep", 0), "expected a whole number, at least 1"),
+        (train_words(task, out, "--until", "1.5"), "expected a whole number, at least 1"),
+        (train_words(task, out, "--threads", "two"), "expected a whole number, at least 1"),
+        (train_words(task, out, "--resume", "--overwrite"), "--resume"),
         (train_words(task, out, "--device", "tpu"), "--device"),
     ):
         done = rode.call(*words)
         assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
+        assert len(done.stderr) < 400
         assert not out.exists()
 
 
@@ -202,6 +207,17 @@ def test_a_killed_process_leaves_no_lock(rode, task, tmp_path):
     process.kill()
     process.communicate(timeout=60)
     assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+
+
+def test_a_pause_is_told_as_json_too(rode, task, tmp_path):
+    out = tmp_path / "run"
+    words = train_words(task, out, "--until", 15, "--json", "--resume")
+    done = rode.call(*words)
+    assert done.returncode == 0, done.stderr
+    paused = json.loads(done.stdout)
+    assert paused["status"] == "paused" and paused["step"] == 15 and paused["total"] == 120
+    assert not (out / "result.json").exists()
+    assert checkpoints(out)[-1].name == "step-00000015.safetensors"
 
 
 def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):

@@ -197,6 +197,9 @@ TEST(Training, PausesWhereItIsToldAndGoesOnAsIfItHadNot) {
   const TrainOutcome paused = Trainer(options).run();
   EXPECT_EQ(paused.status, TrainStatus::paused);
   EXPECT_EQ(paused.step, 16);
+  EXPECT_EQ(paused.result["status"], "paused");
+  EXPECT_EQ(paused.result["step"], 16);
+  EXPECT_FALSE(RunFolder(options.out).result());
   const Json last = read_json_lines(options.out / "log.jsonl").back();
   EXPECT_EQ(last["kind"], "evaluation");  // that of step 16 is part of it
   EXPECT_EQ(last["step"], 16);

@@ -334,7 +334,9 @@ TrainOutcome Trainer::Impl::run() {
     if (state.step == plan.total) break;
     if (options.until > 0 && state.step >= options.until) {
       save();
-      return {TrainStatus::paused, state.step, {}};
+      Json json = {{"status", "paused"}, {"step", state.step}, {"total", plan.total}};
+      json.update(result("paused"));
+      return {TrainStatus::paused, state.step, std::move(json)};
     }
     train_step();
   }
