@@ -241,19 +241,24 @@ TEST(Training, LateReadingChangesNothingButTheNormsOfStepsInBetween) {
   EXPECT_GT(without, 8U);
 }
 
+// Decay with the wrong sign in effect: weights grow by a factor a step, and leave the range of
+// fp32 only after some checkpoints.
 TEST(Training, ADivergedRunStopsAndKeepsItsLastGoodCheckpoint) {
   const Scratch scratch;
   std::vector<Json> ends;
   for (const std::int64_t interval : {1, 5}) {
     TrainOptions options =
         options_for(small_task(), "adamw", scratch / std::to_string(interval).c_str());
-    options.settings = {{"lr", "1e30"}, {"lr_rest", "1e30"}, {"weight_decay", "0"}};
+    options.settings = {{"lr", "3e-3"}, {"weight_decay", "1e5"}};
     options.read_interval = interval;
     const std::string error = error_of([&] { Trainer(options).run(); });
     EXPECT_MENTIONS(error, "lower the rates");
+    EXPECT_MENTIONS(error, "--overwrite or another --out");
     const RunFolder folder(options.out);
     EXPECT_EQ(folder.result()->value("status", ""), "diverged");
     ends.push_back(read_json_lines(folder.log()).back());
+    ASSERT_FALSE(folder.checkpoints().empty()) << error;
+    EXPECT_MENTIONS(error, folder.checkpoint(folder.checkpoints().back()).string());
     for (const std::int64_t step : folder.checkpoints()) {
       const auto file = SafetensorsFile::open(folder.checkpoint(step));
       for (const std::string& name : file.names()) {

@@ -274,7 +274,9 @@ void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
                 : "the last good checkpoint is '" + folder.checkpoint(saved).string() + "'";
   throw Error(ErrorKind::non_finite, "train",
               "step " + std::to_string(state.step) + ": " + what + "; expected finite numbers; " +
-                  last + "; lower the rates with --set lr=... or lengthen the warm-up");
+                  last +
+                  "; lower the rates with --set lr=... or lengthen the warm-up, with --overwrite "
+                  "or another --out");
 }
 
 Json Trainer::Impl::result(const char* status) {
