@@ -422,6 +422,32 @@ TEST(Training, AGeneratorThatTheCheckpointDoesNotHaveBeginsAnew) {
   EXPECT_TRUE(read_file(run.folder().weights()) ==
               read_file(scratch / "whole" / "model.safetensors"));
 }
+
+// Eight equal parts, each an eighth of the gradient: a sum in fp32 is that of one part alone to
+// the bit, one in bf16 is not.
+TEST(Training, PartsOfABf16GradientAreSummedInFp32) {
+  const Scratch scratch;
+  const auto weights = [&](const char* name, std::int64_t parts) {
+    Task task = small_task("parameters = \"bf16\"\n");
+    task.data.train_samples = 1;
+    task.train.batch = parts;
+    task.train.accumulate = parts;
+    TrainOptions options = options_for(task, "adamw", scratch / name);
+    options.until = 3;
+    Trainer(options).run();
+    const auto file = SafetensorsFile::open(RunFolder(options.out).checkpoint(3));
+    std::string bytes;
+    for (const std::string& tensor : file.names()) {
+      const ConstTensorView view = file.tensor(tensor);
+      bytes.append(static_cast<const char*>(view.data), view.bytes());
+    }
+    return bytes;
+  };
+  const std::string one = weights("one", 1);
+  EXPECT_FALSE(one.empty());
+  EXPECT_TRUE(weights("eight", 8) == one);
+}
+
 TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
   const Scratch scratch;
   Task task = small_task();
