@@ -16,6 +16,7 @@
 #include "lab/task/sources.h"
 #include "lab/train/interrupt.h"
 #include "lab/train/trainer.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
@@ -115,7 +116,7 @@ void run_train(Arguments arguments) {
         ErrorKind::unsupported, "train",
         fmt::format("stopped after step {}, which is saved; continue with --resume", outcome.step));
   }
-  if (outcome.status == lab::TrainStatus::paused) {
+  if (outcome.status == lab::TrainStatus::paused && !arguments.json) {
     fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
                options.out.string());
     return;
@@ -142,20 +143,22 @@ void add_train_command(CLI::App& app) {
   command->add_option("--out", arguments->out, "folder (default runs/TASK/OPTIMIZER-seedS)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
-  command->add_flag("--resume", options.resume, "continue the run in the folder, or begin it");
-  command->add_flag("--overwrite", options.overwrite, "replace the run in the folder");
+  CLI::Option* resume =
+      command->add_flag("--resume", options.resume, "continue the run in the folder, or begin it");
+  command->add_flag("--overwrite", options.overwrite, "replace the run in the folder")
+      ->excludes(resume);
   command->add_option("--steps", options.steps, "instead of the task's; the schedule ends there")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command
       ->add_option("--until", options.until,
                    "save and pause after this step; the schedule is not changed")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_option("--threads", options.threads, "of Torch and the engine (default: all cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");

@@ -119,15 +119,18 @@ def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
 
 def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
     out = tmp_path / "run"
-    task.write_text(TASK.replace("warmup = 10", "warmup = 0"))
-    rates = ["--set", "lr=1e30", "--set", "lr_rest=1e30", "--set", "weight_decay=0"]
+    # The decay makes weights grow by a factor a step: out of range only after some checkpoints.
+    task.write_text(TASK.replace("checkpoint_interval = 10", "checkpoint_interval = 3"))
+    rates = ["--set", "lr=3e-3", "--set", "weight_decay=1e5"]
     done = rode.call(*train_words(task, out, *rates, optimizer="adamw"))
     assert done.returncode == FAILED
-    for word in ("step", "lower the rates", "checkpoint"):
+    saved = checkpoints(out)
+    assert saved
+    for word in ("step", "lower the rates", str(saved[-1]), "--overwrite or another --out"):
         assert word in done.stderr, done.stderr
     assert json.loads((out / "result.json").read_text())["status"] == "diverged"
     assert lines(out / "log.jsonl")[-1]["kind"] == "diverged"
-    for file in checkpoints(out):
+    for file in saved:
         assert all(
             bool(t.isfinite().all()) for t in load_file(file).values() if t.is_floating_point()
         )
@@ -165,11 +168,59 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
         (train_words(task, out, optimizer="rod"), "rode"),
         (train_words(task, out, "--set", "lrr=1"), "lr"),
         (train_words(task, out, "--steps", 0), "--steps"),
+        (train_words(task, out, "--keep", 0), "expected a whole number, at least 1"),
+        (train_words(task, out, "--until", "1.5"), "expected a whole number, at least 1"),
+        (train_words(task, out, "--threads", "two"), "expected a whole number, at least 1"),
+        (train_words(task, out, "--resume", "--overwrite"), "--resume"),
         (train_words(task, out, "--device", "tpu"), "--device"),
     ):
         done = rode.call(*words)
         assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
+        assert len(done.stderr) < 400
         assert not out.exists()
+
+
+def test_a_second_process_is_refused_and_does_no_harm(rode, task, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    task.write_text(TASK.replace("steps = 120", "steps = 600"))
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    first = start(rode, *train_words(task, out))
+    wait_for_step(out, 5, first)
+    first.send_signal(signal.SIGSTOP)  # so that it cannot end before the others have tried
+    try:
+        half = out / "checkpoints" / ".rode-1-2.tmp"
+        half.write_bytes(b"being written")
+        for flag in ("--resume", "--overwrite"):
+            second = rode.call(*train_words(task, out, flag))
+            assert second.returncode == FAILED, second.stderr
+            for word in ("[train]", str(out), "another process trains there", "another --out"):
+                assert word in second.stderr, second.stderr
+        assert half.exists()
+    finally:
+        first.send_signal(signal.SIGCONT)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 0, errors
+    assert what_counts(out) == what_counts(whole)
+
+
+def test_a_killed_process_leaves_no_lock(rode, task, tmp_path):
+    out = tmp_path / "run"
+    process = start(rode, *train_words(task, out))
+    wait_for_step(out, 5, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+
+
+def test_a_pause_is_told_as_json_too(rode, task, tmp_path):
+    out = tmp_path / "run"
+    words = train_words(task, out, "--until", 15, "--json", "--resume")
+    done = rode.call(*words)
+    assert done.returncode == 0, done.stderr
+    paused = json.loads(done.stdout)
+    assert paused["status"] == "paused" and paused["step"] == 15 and paused["total"] == 120
+    assert not (out / "result.json").exists()
+    assert checkpoints(out)[-1].name == "step-00000015.safetensors"
 
 
 def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):

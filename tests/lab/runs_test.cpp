@@ -11,6 +11,7 @@
 #include "lab/train/append_file.h"
 #include "lab/train/event_file.h"
 #include "lab/train/run_folder.h"
+#include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/run_plan.h"
 #include "lab/train/trainer.h"
@@ -49,6 +50,8 @@ TEST(AppendFile, RefusesAFileShorterThanTheCheckpointSays) {
   const std::string error = error_of([&] { AppendFile(scratch / "log", 5); });
   EXPECT_MENTIONS(error, "has 4 bytes");
   EXPECT_EQ(read_file(scratch / "log"), "one\n");
+  EXPECT_MENTIONS(error_of([&] { AppendFile(scratch / "none", 5); }), "could not be opened");
+  EXPECT_FALSE(std::filesystem::exists(scratch / "none"));
 }
 
 TEST(AppendFile, NamesAFullDisk) {
@@ -110,9 +113,11 @@ TEST(RunFolder, KeepsTheLastCheckpointsAndIgnoresOtherFiles) {
   for (const int step : {5, 100, 20}) write_file(folder.checkpoint(step), "x");
   write_file(folder.path() / "checkpoints" / "step-old.safetensors", "x");
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5, 20, 100}));
-  folder.keep_last(2);
+  folder.keep_last(2, 100);
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{20, 100}));
-  folder.keep_last(0);  // never the last one
+  folder.keep_last(1, 20);  // never the one just saved
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{20, 100}));
+  folder.keep_last(0, 100);  // never the last one
   EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{100}));
 }
 
@@ -148,13 +153,40 @@ TEST(RunFolder, RemovesWhatAKilledWriterLeft) {
   const auto left = folder.path() / "checkpoints" / ".rode-12-ab.tmp";
   write_file(left, "half");
   folder.continue_run(some_run());
+  EXPECT_TRUE(std::filesystem::exists(left));  // perhaps another process writes it
+  folder.remove_temporaries();
   EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST(RunFolder, StartsWhereAProcessWasKilledBeforeRunJson) {
+  const Scratch scratch;
+  const RunFolder folder(scratch / "run");
+  std::filesystem::create_directories(folder.path() / "checkpoints");
+  write_file(folder.path() / ".rode-12-ab.tmp", "half");
+  folder.start(some_run(), false);
+  EXPECT_TRUE(folder.has_run());
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / ".rode-12-ab.tmp"));
 }
 
 TEST(RunFolder, ReadsWholeLinesOfALog) {
   const Scratch scratch;
   write_file(scratch / "log", "{\"step\":1}\n{\"step\":2}\n{\"st");
   EXPECT_EQ(read_json_lines(scratch / "log").size(), 2U);
+  write_file(scratch / "log", std::string("{\"step\":1}\n\0\0\n{\"step\":3}\n", 25));
+  EXPECT_EQ(read_good_lines(scratch / "log").lines.size(), 1U);
+  const std::string error = error_of([&] { read_json_lines(scratch / "log"); });
+  EXPECT_MENTIONS(error, "line 2");
+  EXPECT_EQ(error.find("remove"), std::string::npos) << error;  // checkpoints lie beside it
+}
+
+TEST(RunLock, IsHeldByOneAndLeftByItsEnd) {
+  const Scratch scratch;
+  {
+    const RunLock lock(scratch.path());
+    EXPECT_TRUE(lock.held());
+    EXPECT_MENTIONS(error_of([&] { RunLock(scratch.path()); }), "another --out");
+  }
+  EXPECT_TRUE(RunLock(scratch.path()).held());
 }
 
 TEST(RunLog, ContinuesLogAndTimeOfTheStepItIsTold) {

@@ -197,6 +197,9 @@ TEST(Training, PausesWhereItIsToldAndGoesOnAsIfItHadNot) {
   const TrainOutcome paused = Trainer(options).run();
   EXPECT_EQ(paused.status, TrainStatus::paused);
   EXPECT_EQ(paused.step, 16);
+  EXPECT_EQ(paused.result["status"], "paused");
+  EXPECT_EQ(paused.result["step"], 16);
+  EXPECT_FALSE(RunFolder(options.out).result());
   const Json last = read_json_lines(options.out / "log.jsonl").back();
   EXPECT_EQ(last["kind"], "evaluation");  // that of step 16 is part of it
   EXPECT_EQ(last["step"], 16);
@@ -238,19 +241,24 @@ TEST(Training, LateReadingChangesNothingButTheNormsOfStepsInBetween) {
   EXPECT_GT(without, 8U);
 }
 
+// Decay with the wrong sign in effect: weights grow by a factor a step, and leave the range of
+// fp32 only after some checkpoints.
 TEST(Training, ADivergedRunStopsAndKeepsItsLastGoodCheckpoint) {
   const Scratch scratch;
   std::vector<Json> ends;
   for (const std::int64_t interval : {1, 5}) {
     TrainOptions options =
         options_for(small_task(), "adamw", scratch / std::to_string(interval).c_str());
-    options.settings = {{"lr", "1e30"}, {"lr_rest", "1e30"}, {"weight_decay", "0"}};
+    options.settings = {{"lr", "3e-3"}, {"weight_decay", "1e5"}};
     options.read_interval = interval;
     const std::string error = error_of([&] { Trainer(options).run(); });
     EXPECT_MENTIONS(error, "lower the rates");
+    EXPECT_MENTIONS(error, "--overwrite or another --out");
     const RunFolder folder(options.out);
     EXPECT_EQ(folder.result()->value("status", ""), "diverged");
     ends.push_back(read_json_lines(folder.log()).back());
+    ASSERT_FALSE(folder.checkpoints().empty()) << error;
+    EXPECT_MENTIONS(error, folder.checkpoint(folder.checkpoints().back()).string());
     for (const std::int64_t step : folder.checkpoints()) {
       const auto file = SafetensorsFile::open(folder.checkpoint(step));
       for (const std::string& name : file.names()) {
@@ -289,6 +297,157 @@ TEST(Training, ADamagedCheckpointIsPassedOver) {
   expect_same(Left(scratch / "run"), Left(scratch / "whole"));
 }
 
+struct Noted {
+  std::string text;
+  TrainHooks hooks() {
+    TrainHooks out;
+    out.note = [this](std::string_view note) { text += std::string(note) + "\n"; };
+    return out;
+  }
+};
+
+// A run of `task` that is saved after step 6, and the same one not interrupted.
+struct SavedRun {
+  explicit SavedRun(const Scratch& scratch, const Task& task = small_task())
+      : options(options_for(task, "adamw", scratch / "whole")) {
+    Trainer(options).run();
+    options.out = scratch / "run";
+    options.until = 6;
+    Trainer(options).run();
+    options.until = 0;
+    options.resume = true;
+  }
+  RunFolder folder() const { return RunFolder(options.out); }
+
+  TrainOptions options;
+};
+
+TEST(Training, ADamagedCheckpointDoesNotCountAsTheLastOne) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const RunFolder folder = run.folder();
+  ASSERT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{3, 6}));
+  std::filesystem::resize_file(folder.checkpoint(6), 1000);
+  run.options.keep = 1;
+  run.options.until = 5;
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().step, 5);
+  EXPECT_MENTIONS(noted.text, "step-00000006.safetensors.bad'");
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5}));
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoint(6).string() + ".bad"));
+  run.options.until = 0;
+  EXPECT_EQ(Trainer(run.options).run().status, TrainStatus::finished);
+  expect_same(Left(run.options.out), Left(scratch / "whole"));
+}
+
+TEST(Training, AFolderHasOneProcessAtATime) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "new/deeper/run");
+  {
+    Trainer first(options);
+    const auto half = options.out / "checkpoints" / ".rode-1-2.tmp";
+    write_file(half, "being written");
+    for (const bool resume : {true, false}) {
+      TrainOptions second = options;
+      second.resume = resume;
+      second.overwrite = !resume;
+      const std::string error = error_of([&] { Trainer trainer(second); });
+      EXPECT_MENTIONS(error, "another process trains there");
+      EXPECT_MENTIONS(error, options.out.string());
+    }
+    EXPECT_TRUE(std::filesystem::exists(half));  // not taken for one that was left
+    EXPECT_EQ(first.run().status, TrainStatus::finished);
+  }
+  options.overwrite = true;
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+}
+
+TEST(Training, AMissingOrShortLogDoesNotStopAGoodCheckpoint) {
+  for (const bool missing : {true, false}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const RunFolder folder = run.folder();
+    const auto lines = read_json_lines(folder.log());
+    if (missing) {
+      std::filesystem::remove(folder.log());
+    } else {
+      std::filesystem::resize_file(folder.log(), std::filesystem::file_size(folder.log()) - 5);
+    }
+    Noted noted;
+    EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+    EXPECT_MENTIONS(noted.text, missing ? "is missing" : "in whole lines");
+    EXPECT_TRUE(read_file(folder.weights()) == read_file(scratch / "whole" / "model.safetensors"));
+    auto expected = read_json_lines(scratch / "whole" / "log.jsonl");
+    const auto first = expected.begin() + std::ssize(lines) - 1;
+    expected.erase(missing ? expected.begin() : first, first + 1);
+    EXPECT_EQ(read_json_lines(folder.log()), expected);
+  }
+}
+
+TEST(Training, ADamagedLineOfTimesDoesNotStopAGoodCheckpoint) {
+  for (const std::string& damage : {std::string(40, '\0'), std::string("{\"step\":\"x\"}")}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const std::string good = "{\"step\":0,\"seconds\":40.0}\n";
+    write_file(run.folder().times(), good + damage + "\n{\"step\":5,\"seconds\":50.0}\n");
+    Noted noted;
+    const Json result = Trainer(run.options, noted.hooks()).run().result;
+    EXPECT_MENTIONS(noted.text, "damaged line");
+    EXPECT_GE(result["seconds"], 40);
+    EXPECT_EQ(read_file(run.folder().times()).substr(0, good.size()), good);
+    EXPECT_GT(read_json_lines(run.folder().times()).size(), 1U);
+    expect_same(Left(run.options.out), Left(scratch / "whole"));
+  }
+}
+
+// As a checkpoint of a CPU has none of CUDA's.
+TEST(Training, AGeneratorThatTheCheckpointDoesNotHaveBeginsAnew) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const auto path = run.folder().checkpoint(6);
+  {
+    const auto file = SafetensorsFile::open(path);
+    std::vector<TensorEntry> entries;
+    for (const std::string& name : file.names()) {
+      const ConstTensorView view = file.tensor(name);
+      if (name != "rng.cpu") entries.push_back({name, view});
+    }
+    EXPECT_EQ(entries.size() + 1, file.names().size());
+    write_safetensors(path, entries, file.metadata());
+  }
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+  EXPECT_MENTIONS(noted.text, "no state of the generator of 'cpu'");
+  // Nothing is drawn without dropout.
+  EXPECT_TRUE(read_file(run.folder().weights()) ==
+              read_file(scratch / "whole" / "model.safetensors"));
+}
+
+// Eight equal parts, each an eighth of the gradient: a sum in fp32 is that of one part alone to
+// the bit, one in bf16 is not.
+TEST(Training, PartsOfABf16GradientAreSummedInFp32) {
+  const Scratch scratch;
+  const auto weights = [&](const char* name, std::int64_t parts) {
+    Task task = small_task("parameters = \"bf16\"\n");
+    task.data.train_samples = 1;
+    task.train.batch = parts;
+    task.train.accumulate = parts;
+    TrainOptions options = options_for(task, "adamw", scratch / name);
+    options.until = 3;
+    Trainer(options).run();
+    const auto file = SafetensorsFile::open(RunFolder(options.out).checkpoint(3));
+    std::string bytes;
+    for (const std::string& tensor : file.names()) {
+      const ConstTensorView view = file.tensor(tensor);
+      bytes.append(static_cast<const char*>(view.data), view.bytes());
+    }
+    return bytes;
+  };
+  const std::string one = weights("one", 1);
+  EXPECT_FALSE(one.empty());
+  EXPECT_TRUE(weights("eight", 8) == one);
+}
+
 TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten) {
   const Scratch scratch;
   Task task = small_task();
@@ -307,19 +466,23 @@ TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten)
   EXPECT_FALSE(std::filesystem::exists(options.out));
 }
 
-TEST(Interrupt, TheFirstSignalAsksAndTheSecondEnds) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const InterruptGuard guard;
-    ::raise(SIGINT);
-    if (!InterruptGuard::requested()) ::_exit(3);
-    ::raise(SIGINT);
-    ::_exit(4);
+TEST(Interrupt, TheFirstSignalAsksAndTheSecondOfEitherKindEnds) {
+  for (const int first : {SIGINT, SIGTERM}) {
+    for (const int second : {SIGINT, SIGTERM}) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        const InterruptGuard guard;
+        ::raise(first);
+        if (!InterruptGuard::requested()) ::_exit(3);
+        ::raise(second);
+        ::_exit(4);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      ASSERT_TRUE(WIFSIGNALED(status));
+      EXPECT_EQ(WTERMSIG(status), second);
+    }
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  ASSERT_TRUE(WIFSIGNALED(status));
-  EXPECT_EQ(WTERMSIG(status), SIGINT);
 }
 
 }  // namespace

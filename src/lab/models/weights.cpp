@@ -2,13 +2,14 @@
 // Weights to and from safetensors files under Hugging Face's names.
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <optional>
 #include <set>
+#include <span>
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
+#include "core/file_io.h"
 #include "lab/models/model.h"
 #include "rode/error.h"
 #include "rode/safetensors.h"
@@ -165,12 +166,10 @@ void save_pretrained(const Model& model, const std::filesystem::path& folder,
                      std::int64_t positions) {
   std::filesystem::create_directories(folder);
   save_weights(model, folder / "model.safetensors");
-  std::ofstream out(folder / "config.json");
-  out << hugging_face_config(model.config(), positions).dump(2) << '\n';
-  if (!out.flush()) {
-    throw Error(ErrorKind::file, kOperation,
-                "could not write " + (folder / "config.json").string());
-  }
+  const std::string text = hugging_face_config(model.config(), positions).dump(2) + "\n";
+  AtomicFile out(folder / "config.json", kOperation);
+  out.write(std::as_bytes(std::span(text.data(), text.size())));
+  out.commit();
 }
 
 }  // namespace rode::lab

@@ -13,7 +13,8 @@ namespace rode::lab {
 
 class AppendFile {
  public:
-  // Keeps the first `keep` bytes of a file that is there; one that has fewer is refused.
+  // Keeps the first `keep` bytes of a file that is there; one that has fewer is refused,
+  // and made only where nothing of it is to be kept.
   AppendFile(const std::filesystem::path& path, std::uint64_t keep);
 
   // Nothing is held back in memory: what was appended outlives a killed process.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include "lab/data/random.h"
 #include "rode/error.h"
 #include "rode/safetensors.h"
 
@@ -20,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kOperation = "checkpoint";
 constexpr const char* kKey = "rode.train";
+constexpr std::uint64_t kSeededStream = 2;  // 1 is that of a run's beginning
 
 DType dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -80,6 +82,17 @@ at::Generator generator(c10::Device device) { return at::globalContext().default
 at::Tensor bytes_of(const SafetensorsFile& file, const std::string& name) {
   const ConstTensorView view = file.tensor(name);
   return at::from_blob(const_cast<void*>(view.data), {view.numel()}, at::kByte).clone();
+}
+
+// False where the file does not have it: it then begins anew.
+bool restore(const SafetensorsFile& file, const std::string& name, at::Generator target,
+             std::uint64_t seed, std::int64_t step) {
+  if (file.contains(name)) {
+    target.set_state(bytes_of(file, name));
+    return true;
+  }
+  target.set_current_seed(derive_seed(seed, {kSeededStream, static_cast<std::uint64_t>(step)}));
+  return false;
 }
 
 Json to_json(const TrainState& state) {
@@ -143,10 +156,12 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
   write_safetensors(path, entries.list(), metadata);
 }
 
-TrainState load_checkpoint(const std::filesystem::path& path, Model& model,
-                           rode::torch::EngineOptimizer& optimizer, c10::Device device) {
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model,
+                                 rode::torch::EngineOptimizer& optimizer, c10::Device device,
+                                 std::uint64_t seed) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  TrainState state = read_state(file, path);
+  LoadedCheckpoint loaded{.state = read_state(file, path), .seeded = {}};
+  const std::int64_t step = loaded.state.step;
   for (auto& item : model.module().named_parameters()) {
     fill(file, "param." + item.key(), item.value());
   }
@@ -155,10 +170,12 @@ TrainState load_checkpoint(const std::filesystem::path& path, Model& model,
   }
   rode::Optimizer& engine = optimizer.engine();
   engine.load_state(file);
-  engine.set_steps_done(state.step);
-  generator(at::kCPU).set_state(bytes_of(file, "rng.cpu"));
-  if (device.is_cuda()) generator(device).set_state(bytes_of(file, "rng.cuda"));
-  return state;
+  engine.set_steps_done(step);
+  if (!restore(file, "rng.cpu", generator(at::kCPU), seed, step)) loaded.seeded.push_back("cpu");
+  if (device.is_cuda() && !restore(file, "rng.cuda", generator(device), seed, step)) {
+    loaded.seeded.push_back("cuda");
+  }
+  return loaded;
 }
 
 }  // namespace rode::lab

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -38,8 +39,16 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
                      rode::torch::EngineOptimizer& optimizer, c10::Device device,
                      const TrainState& state);
 
+struct LoadedCheckpoint {
+  TrainState state;
+  // Generators that the file does not have, as one saved on a CPU has none of CUDA: they begin anew
+  // from the run's seed and the step.
+  std::vector<std::string> seeded;
+};
+
 // Throws where the file does not fit; a model half filled is then not to be used.
-TrainState load_checkpoint(const std::filesystem::path& path, Model& model,
-                           rode::torch::EngineOptimizer& optimizer, c10::Device device);
+LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model,
+                                 rode::torch::EngineOptimizer& optimizer, c10::Device device,
+                                 std::uint64_t seed);
 
 }  // namespace rode::lab

@@ -4,8 +4,8 @@
 
 namespace rode::lab {
 
-// While one lives, the first SIGINT or SIGTERM only sets a flag; the second one ends the process
-// at once, as it would without this class. At most one at a time.
+// While one lives, the first SIGINT or SIGTERM only sets a flag; the second one, of either kind,
+// ends the process at once. At most one at a time.
 class InterruptGuard {
  public:
   InterruptGuard();

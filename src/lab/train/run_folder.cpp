@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/file_io.h"
+#include "lab/train/durable.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -79,9 +80,11 @@ fs::path RunFolder::checkpoint(std::int64_t step) const {
 
 bool RunFolder::has_run() const { return fs::exists(path_ / "run.json"); }
 
-void RunFolder::start(const Json& run, bool overwrite) const {
-  const std::vector<fs::path> own = {path_ / "result.json", log(), times(), weights(), config(),
-                                     path_ / "checkpoints"};
+std::vector<fs::path> RunFolder::own_files() const {
+  return {path_ / "result.json", log(), times(), weights(), config(), path_ / "checkpoints"};
+}
+
+void RunFolder::check_start(bool overwrite) const {
   on_disk(path_, [&] {
     if (has_run() && !overwrite) {
       throw Error(ErrorKind::invalid_argument, kOperation,
@@ -89,20 +92,31 @@ void RunFolder::start(const Json& run, bool overwrite) const {
                               "--overwrite, or choose another --out",
                               printable(path_.string())));
     }
-    for (const fs::path& file : own) {
+    for (const fs::path& file : own_files()) {
       // Without run.json they are somebody else's, and not ours to replace.
-      if (!has_run() && fs::exists(file)) {
+      // An empty folder of checkpoints is what a process killed before run.json leaves.
+      if (!has_run() && fs::exists(file) && !(fs::is_directory(file) && fs::is_empty(file))) {
         throw Error(ErrorKind::invalid_argument, kOperation,
                     fmt::format("'{}' is there, but no run.json beside it; choose another --out",
                                 printable(file.string())));
       }
-      fs::remove_all(file);
     }
-    if (has_run()) remove_matching(path_, "events.out.tfevents.", ".rode");
-    fs::create_directories(path_);
   });
+}
+
+void RunFolder::create() const {
+  on_disk(path_, [&] { create_folders(path_); });
+}
+
+void RunFolder::start(const Json& run, bool overwrite) const {
+  check_start(overwrite);
+  on_disk(path_, [&] {
+    for (const fs::path& file : own_files()) fs::remove_all(file);
+    if (has_run()) remove_matching(path_, "events.out.tfevents.", ".rode");
+  });
+  remove_temporaries();
+  // Last, with the folder's own synchronisation: who finds it finds the rest.
   write_json(path_ / "run.json", run);
-  on_disk(path_, [&] { fs::create_directories(path_ / "checkpoints"); });
 }
 
 void RunFolder::continue_run(const Json& run) const {
@@ -113,8 +127,11 @@ void RunFolder::continue_run(const Json& run) const {
                             "choose another --out",
                             printable(path_.string()), differs));
   }
+}
+
+void RunFolder::remove_temporaries() const {
   on_disk(path_, [&] {
-    fs::create_directories(path_ / "checkpoints");
+    create_folders(path_ / "checkpoints");
     // The names of AtomicFile's temporary files.
     remove_matching(path_, ".rode-", ".tmp");
     remove_matching(path_ / "checkpoints", ".rode-", ".tmp");
@@ -133,14 +150,24 @@ std::vector<std::int64_t> RunFolder::checkpoints() const {
   return steps;
 }
 
-void RunFolder::keep_last(std::int64_t count) const {
+void RunFolder::keep_last(std::int64_t count, std::int64_t saved) const {
   std::vector<std::int64_t> steps = checkpoints();
   const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(1, count));
   if (steps.size() <= kept) return;
   steps.resize(steps.size() - kept);
   on_disk(path_, [&] {
-    for (const std::int64_t step : steps) fs::remove(checkpoint(step));
+    for (const std::int64_t step : steps) {
+      if (step != saved) fs::remove(checkpoint(step));
+    }
   });
+}
+
+fs::path RunFolder::set_aside(std::int64_t step) const {
+  const fs::path from = checkpoint(step);
+  fs::path to = from;
+  to += ".bad";
+  on_disk(from, [&] { fs::rename(from, to); });
+  return to;
 }
 
 std::optional<Json> RunFolder::result() const {
@@ -160,26 +187,37 @@ Json read_json(const fs::path& path) {
   const FileMapping mapping(path, kOperation);
   Json json = Json::parse(text_of(mapping), nullptr, false);
   if (json.is_discarded()) {
-    throw file_error(kOperation, path.string(), "is not JSON; remove the folder and run again");
+    throw file_error(kOperation, path.string(),
+                     "is not JSON; expected what a run has written; restore the file from a copy, "
+                     "or choose another --out");
   }
   return json;
 }
 
-std::vector<Json> read_json_lines(const fs::path& path) {
+JsonLines read_good_lines(const fs::path& path) {
   const FileMapping mapping(path, kOperation);
   const std::string text = text_of(mapping);
-  std::vector<Json> lines;
+  JsonLines out;
   for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos;
        at = end + 1) {
     Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-    if (line.is_discarded()) {
-      throw file_error(
-          kOperation, path.string(),
-          fmt::format("line {} is not JSON; remove the folder and run again", lines.size() + 1));
-    }
-    lines.push_back(std::move(line));
+    out.whole = line.is_object();
+    if (!out.whole) break;
+    out.lines.push_back(std::move(line));
+    out.ends.push_back(end + 1);
   }
-  return lines;
+  return out;
+}
+
+std::vector<Json> read_json_lines(const fs::path& path) {
+  JsonLines read = read_good_lines(path);
+  if (!read.whole) {
+    throw file_error(kOperation, path.string(),
+                     fmt::format("line {} is not JSON; expected one object a line; restore the "
+                                 "file from a copy, or repeat the run with another --out",
+                                 read.lines.size() + 1));
+  }
+  return std::move(read.lines);
 }
 
 void write_json(const fs::path& path, const Json& json) {

@@ -8,6 +8,7 @@
 //   events.out.tfevents.*
 //   config.json, model.safetensors    at the end: what from_pretrained(folder) opens
 //   result.json         written last: the run is done
+//   .lock               held by the process that trains (run_lock.h)
 #pragma once
 
 #include <cstdint>
@@ -34,25 +35,43 @@ class RunFolder {
   std::filesystem::path checkpoint(std::int64_t step) const;
 
   bool has_run() const;
+  // Throws where start() may not: nothing is written yet, not even a lock.
+  void check_start(bool overwrite) const;
+  void create() const;  // durably, with those above it
   // An empty folder for `run`. Where one is there already: removed with `overwrite`, else refused.
   void start(const Json& run, bool overwrite) const;
-  // Throws where the run in the folder is another one, naming what differs. Removes what a killed
-  // process has left half-written.
+  // Throws where the run in the folder is another one, naming what differs. Only reads.
   void continue_run(const Json& run) const;
+  // What a killed process has left half-written. Under the lock alone: another process's files
+  // look the same while it writes them.
+  void remove_temporaries() const;
 
   std::vector<std::int64_t> checkpoints() const;  // steps, rising
-  void keep_last(std::int64_t count) const;
+  // Removes all but the last `count`, and never that of `saved`.
+  void keep_last(std::int64_t count, std::int64_t saved) const;
+  // Renames a checkpoint that cannot be read, so that it counts no more; its new name.
+  std::filesystem::path set_aside(std::int64_t step) const;
 
   std::optional<Json> result() const;
   void write_result(const Json& result) const;
   void remove_result() const;
 
  private:
+  std::vector<std::filesystem::path> own_files() const;
+
   std::filesystem::path path_;
 };
 
 Json read_json(const std::filesystem::path& path);
-// Every line of a log; a last line without an end, which a killed process leaves, is left out.
+// Lines of a log up to the first that is no JSON object. A last line without an end, which a killed
+// process leaves, is left out.
+struct JsonLines {
+  std::vector<Json> lines;
+  std::vector<std::uint64_t> ends;  // of each line, in bytes of the file
+  bool whole = true;                // no line was refused
+};
+JsonLines read_good_lines(const std::filesystem::path& path);
+// The same; throws where a line is refused.
 std::vector<Json> read_json_lines(const std::filesystem::path& path);
 void write_json(const std::filesystem::path& path, const Json& json);
 

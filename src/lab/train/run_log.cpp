@@ -2,7 +2,12 @@
 // Records as lines of JSON and as scalars of TensorBoard.
 #include "lab/train/run_log.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include <fmt/format.h>
+
+#include "lab/train/durable.h"
 
 namespace rode::lab {
 namespace {
@@ -45,20 +50,68 @@ void append_matrices(Scalars& scalars, const Json& matrices) {
   }
 }
 
+void tell(const RunLog::Note& note, const std::filesystem::path& file, std::string_view what) {
+  if (note) note(fmt::format("'{}' {}", printable(file.string()), what));
+}
+
+// How much of the log there is to keep: whole lines, `wanted` bytes where it has them.
+std::uint64_t kept_log(const std::filesystem::path& file, std::uint64_t wanted,
+                       const RunLog::Note& note) {
+  if (wanted == 0) return 0;
+  if (!std::filesystem::exists(file)) {
+    tell(note, file, "is missing; the log begins anew after the checkpoint");
+    return 0;
+  }
+  const FileMapping mapping(file, "log");
+  const auto bytes = mapping.bytes();
+  std::uint64_t kept = std::min<std::uint64_t>(wanted, bytes.size());
+  while (kept > 0 && bytes[kept - 1] != std::byte{'\n'}) --kept;
+  if (kept < wanted) {
+    tell(note, file,
+         fmt::format("has {} bytes in whole lines; the checkpoint was saved when it had {}; the "
+                     "log goes on behind them",
+                     kept, wanted));
+  }
+  return kept;
+}
+
+bool has_number(const Json& line, const char* key) {
+  return line.contains(key) && line[key].is_number();
+}
+
+struct KeptTimes {
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+KeptTimes kept_times(const std::filesystem::path& file, std::int64_t step,
+                     const RunLog::Note& note) {
+  KeptTimes kept;
+  if (step == 0 || !std::filesystem::exists(file)) return kept;
+  const JsonLines read = read_good_lines(file);
+  bool whole = read.whole;
+  for (std::size_t i = 0; i < read.lines.size(); ++i) {
+    const Json& line = read.lines[i];
+    if (!has_number(line, "step") || !has_number(line, "seconds")) {
+      whole = false;
+      break;
+    }
+    if (line["step"].get<std::int64_t>() > step) return kept;  // what follows is not needed
+    kept = {read.ends[i], line["seconds"].get<double>()};
+  }
+  if (!whole) tell(note, file, "has a damaged line; times go on from the line before it");
+  return kept;
+}
+
 }  // namespace
 
 RunLog::RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t step,
-               bool tensorboard)
-    : log_(folder.log(), log_bytes) {
-  std::uint64_t kept = 0;
-  if (step > 0 && std::filesystem::exists(folder.times())) {
-    for (const Json& line : read_json_lines(folder.times())) {
-      if (line.value("step", std::int64_t{0}) > step) break;
-      seconds_before_ = line.value("seconds", 0.0);
-      kept += line.dump().size() + 1;
-    }
-  }
-  times_ = std::make_unique<AppendFile>(folder.times(), kept);
+               bool tensorboard, const Note& note)
+    : log_(folder.log(), kept_log(folder.log(), log_bytes, note)) {
+  const KeptTimes kept = kept_times(folder.times(), step, note);
+  seconds_before_ = kept.seconds;
+  times_ = std::make_unique<AppendFile>(folder.times(), kept.bytes);
+  sync_folder(folder.path());  // a checkpoint that outlives the machine needs its log
   if (tensorboard) events_.emplace(folder.path(), step);
 }
 

@@ -90,6 +90,41 @@ at::Tensor values_of(const at::Tensor& loss, const at::Tensor& hits, double part
   return at::stack({share, hits.defined() ? hits.to(at::kDouble) : at::zeros_like(share)});
 }
 
+// Sums of bf16 gradients in fp32: of a running sum in bf16 the last parts of a batch would move
+// only the last of its eight bits. Rounded once, at the end.
+class GradientSums {
+ public:
+  explicit GradientSums(AnyOptimizer& optimizer) {
+    for_each_group(optimizer, [&](const auto& parameters, const auto&) {
+      for (const at::Tensor& parameter : parameters) sums_.emplace_back(parameter, at::Tensor());
+    });
+  }
+
+  // Takes the gradients away: the next part begins at zero.
+  void take() {
+    const ::torch::NoGradGuard no_grad;
+    for (auto& [parameter, sum] : sums_) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (sum.defined()) {
+        sum.add_(gradient);
+      } else {
+        sum = gradient.to(at::kFloat);
+      }
+      gradient.reset();
+    }
+  }
+  void give_back() {
+    for (auto& [parameter, sum] : sums_) {
+      if (sum.defined()) parameter.mutable_grad() = sum.to(parameter.scalar_type());
+      sum.reset();
+    }
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> sums_;  // parameter, fp32 sum
+};
+
 }  // namespace
 
 Session::Session(const TrainOptions& options, const Method& method)
@@ -133,13 +168,17 @@ Unread Session::gradients(const Batch& batch) {
   optimizer_->optimizer().zero_grad();
   const auto parts = static_cast<double>(task_.train.accumulate);
   const std::int64_t rows = batch.rows / task_.train.accumulate;
+  std::optional<GradientSums> sums;
+  if (task_.train.accumulate > 1 && task_.train.parameters == "bf16") sums.emplace(*optimizer_);
   at::Tensor sum;
   for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
     const Part result = forward(batch, part * rows, rows);
     (result.loss / parts).backward();
+    if (sums) sums->take();
     const at::Tensor values = values_of(result.loss.detach(), result.hits, parts);
     sum = sum.defined() ? sum + values : values;
   }
+  if (sums) sums->give_back();
   return {sum, batch.rows};
 }
 

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "lab/train/batches.h"
 #include "lab/train/checkpoint.h"
+#include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/session.h"
 #include "rode/error.h"
@@ -42,9 +44,14 @@ struct Trainer::Impl {
     if (options.read_interval > 0) read_interval = options.read_interval;
     const Json run = describe_run(options, plan, spec, method);
     if (options.resume && folder.has_run()) {
+      take_lock();
       folder.continue_run(run);
+      folder.remove_temporaries();
       load();
     } else {
+      folder.check_start(options.overwrite);
+      folder.create();
+      take_lock();
       folder.start(run, options.overwrite);
     }
   }
@@ -54,6 +61,7 @@ struct Trainer::Impl {
     if (hooks.note) hooks.note(text);
   }
 
+  void take_lock();
   void load();
   void save();
   bool evaluate();
@@ -71,6 +79,7 @@ struct Trainer::Impl {
   BatchSource batches;
   RunPlan plan;
   RunFolder folder;
+  std::optional<RunLock> lock;
   Session session;
   TrainState state;
   std::unique_ptr<RunLog> log;  // from run() on
@@ -88,21 +97,40 @@ struct Trainer::Impl {
   Clock::time_point begin = Clock::now();
 };
 
+void Trainer::Impl::take_lock() {
+  lock.emplace(folder.path());
+  if (!lock->held()) {
+    note("the file system of '" + folder.path().string() +
+         "' has no locks; nothing keeps a second process out of the folder");
+  }
+}
+
 // The newest checkpoint that can be read. Files appear whole or not at all, so that an older one
-// is needed only where a disk has failed.
+// is needed only where a disk has failed. Those that cannot be read are set aside once one is
+// loaded: as the newest they would make the good ones the first to be removed.
 void Trainer::Impl::load() {
   std::vector<std::int64_t> steps = folder.checkpoints();
-  for (; !steps.empty(); steps.pop_back()) {
+  std::vector<std::int64_t> unreadable;
+  for (; !steps.empty() && !resumed; steps.pop_back()) {
     try {
-      state = load_checkpoint(folder.checkpoint(steps.back()), session.model(),
-                              session.optimizer().optimizer(), session.device());
+      const LoadedCheckpoint loaded =
+          load_checkpoint(folder.checkpoint(steps.back()), session.model(),
+                          session.optimizer().optimizer(), session.device(), options.seed);
+      state = loaded.state;
       resumed = true;
       saved = state.step;
-      return;
+      for (const std::string& generator : loaded.seeded) {
+        note("the checkpoint has no state of the generator of '" + generator +
+             "'; it begins anew from the seed and the step");
+      }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::file || steps.size() == 1) throw;
       note(std::string(error.what()) + "; the checkpoint before it is used");
+      unreadable.push_back(steps.back());
     }
+  }
+  for (const std::int64_t step : unreadable) {
+    note("the file that could not be read is now '" + folder.set_aside(step).string() + "'");
   }
 }
 
@@ -116,7 +144,7 @@ void Trainer::Impl::save() {
   save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer().optimizer(),
                   session.device(), state);
   saved = state.step;
-  folder.keep_last(options.keep);
+  folder.keep_last(options.keep, saved);
 }
 
 // False where it was asked to stop before the end: nothing is recorded then.
@@ -246,7 +274,9 @@ void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
                 : "the last good checkpoint is '" + folder.checkpoint(saved).string() + "'";
   throw Error(ErrorKind::non_finite, "train",
               "step " + std::to_string(state.step) + ": " + what + "; expected finite numbers; " +
-                  last + "; lower the rates with --set lr=... or lengthen the warm-up");
+                  last +
+                  "; lower the rates with --set lr=... or lengthen the warm-up, with --overwrite "
+                  "or another --out");
 }
 
 Json Trainer::Impl::result(const char* status) {
@@ -290,7 +320,8 @@ TrainOutcome Trainer::Impl::run() {
     folder.remove_result();
     if (resumed) note("resumed after step " + std::to_string(state.step));
   }
-  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard);
+  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard,
+                                 [this](const std::string& text) { note(text); });
   batches.begin(state.data);
   begin = Clock::now();
   for (;;) {
@@ -305,7 +336,9 @@ TrainOutcome Trainer::Impl::run() {
     if (state.step == plan.total) break;
     if (options.until > 0 && state.step >= options.until) {
       save();
-      return {TrainStatus::paused, state.step, {}};
+      Json json = {{"status", "paused"}, {"step", state.step}, {"total", plan.total}};
+      json.update(result("paused"));
+      return {TrainStatus::paused, state.step, std::move(json)};
     }
     train_step();
   }

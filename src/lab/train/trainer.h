@@ -42,7 +42,7 @@ enum class TrainStatus { finished, interrupted, paused };
 struct TrainOutcome {
   TrainStatus status = TrainStatus::finished;
   std::int64_t step = 0;
-  Json result;  // result.json, where finished
+  Json result;  // result.json, where finished; where paused what is known so far
 };
 
 // Opens data, model and optimizer, and the folder: a new run, or with `resume` the one that is
