@@ -21,6 +21,7 @@
 #include "lab/train/batches.h"
 #include "lab/train/interrupt.h"
 #include "lab/train/run_plan.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
@@ -236,16 +237,15 @@ void add_compare_command(CLI::App& app) {
       ->required()
       ->delimiter(',');
   command->add_option("--seeds", arguments->seeds, "how many: 1 to N (default 3)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--steps", arguments->steps, "instead of the task's")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
+  command->add_option("--steps", arguments->steps, "instead of the task's")->check(at_least_one());
   command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
   command
       ->add_option("--jobs", arguments->jobs, "runs at a time, which share the cores (default 1)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--threads", arguments->threads, "of each run")->check(CLI::PositiveNumber);
+      ->check(at_least_one());
+  command->add_option("--threads", arguments->threads, "of each run")->check(at_least_one());
   command->add_option("--device", arguments->device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_flag("--overwrite", arguments->overwrite, "make every run anew");

@@ -13,6 +13,7 @@
 #include "lab/data/text_reader.h"
 #include "lab/data/token_folder.h"
 #include "lab/data/tokenizer.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
@@ -93,7 +94,7 @@ void add_data_tokens_command(CLI::App& data) {
       ->capture_default_str();
   command->add_option("--shard-tokens", arguments->shard_tokens, "Most tokens a shard")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   command->add_flag("--overwrite", arguments->overwrite, "Replace the split's shards");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
