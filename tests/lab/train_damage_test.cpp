@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs whose files were damaged, or are in use: what is good goes on, and nothing good is lost.
+#include <cmath>
+#include <csignal>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "lab/train/trainer.h"
+#include "rode/safetensors.h"
+#include "support.h"
+#include "train_support.h"
+
+namespace rode::lab {
+namespace {
+
+TEST(Training, ADamagedCheckpointIsPassedOver) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "rode", scratch / "run");
+  int asked = 0;
+  TrainHooks hooks;
+  hooks.stop = [&] { return ++asked > 20; };
+  Trainer(options, hooks).run();
+  const RunFolder folder(options.out);
+  ASSERT_EQ(folder.checkpoints().size(), 2U);
+  const auto newest = folder.checkpoint(folder.checkpoints().back());
+  std::filesystem::resize_file(newest, std::filesystem::file_size(newest) / 2);
+  options.resume = true;
+  std::string notes;
+  TrainHooks noting;
+  noting.note = [&](std::string_view text) { notes += text; };
+  Trainer(options, noting).run();
+  EXPECT_MENTIONS(notes, "the checkpoint before it is used");
+  options.out = scratch / "whole";
+  options.resume = false;
+  Trainer(options).run();
+  expect_same(Left(scratch / "run"), Left(scratch / "whole"));
+}
+
+struct Noted {
+  std::string text;
+  TrainHooks hooks() {
+    TrainHooks out;
+    out.note = [this](std::string_view note) { text += std::string(note) + "\n"; };
+    return out;
+  }
+};
+
+// A run of `task` that is saved after step 6, and the same one not interrupted.
+struct SavedRun {
+  explicit SavedRun(const Scratch& scratch, const Task& task = small_task())
+      : options(options_for(task, "adamw", scratch / "whole")) {
+    Trainer(options).run();
+    options.out = scratch / "run";
+    options.until = 6;
+    Trainer(options).run();
+    options.until = 0;
+    options.resume = true;
+  }
+  RunFolder folder() const { return RunFolder(options.out); }
+
+  TrainOptions options;
+};
+
+TEST(Training, ADamagedCheckpointDoesNotCountAsTheLastOne) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const RunFolder folder = run.folder();
+  ASSERT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{3, 6}));
+  std::filesystem::resize_file(folder.checkpoint(6), 1000);
+  run.options.keep = 1;
+  run.options.until = 5;
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().step, 5);
+  EXPECT_MENTIONS(noted.text, "step-00000006.safetensors.bad'");
+  EXPECT_EQ(folder.checkpoints(), (std::vector<std::int64_t>{5}));
+  EXPECT_TRUE(std::filesystem::exists(folder.checkpoint(6).string() + ".bad"));
+  run.options.until = 0;
+  EXPECT_EQ(Trainer(run.options).run().status, TrainStatus::finished);
+  expect_same(Left(run.options.out), Left(scratch / "whole"));
+}
+
+TEST(Training, AFolderHasOneProcessAtATime) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "new/deeper/run");
+  {
+    Trainer first(options);
+    const auto half = options.out / "checkpoints" / ".rode-1-2.tmp";
+    write_file(half, "being written");
+    for (const bool resume : {true, false}) {
+      TrainOptions second = options;
+      second.resume = resume;
+      second.overwrite = !resume;
+      const std::string error = error_of([&] { Trainer trainer(second); });
+      EXPECT_MENTIONS(error, "another process trains there");
+      EXPECT_MENTIONS(error, options.out.string());
+    }
+    EXPECT_TRUE(std::filesystem::exists(half));  // not taken for one that was left
+    EXPECT_EQ(first.run().status, TrainStatus::finished);
+  }
+  options.overwrite = true;
+  EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+}
+
+TEST(Training, AMissingOrShortLogDoesNotStopAGoodCheckpoint) {
+  for (const bool missing : {true, false}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const RunFolder folder = run.folder();
+    const auto lines = read_json_lines(folder.log());
+    if (missing) {
+      std::filesystem::remove(folder.log());
+    } else {
+      std::filesystem::resize_file(folder.log(), std::filesystem::file_size(folder.log()) - 5);
+    }
+    Noted noted;
+    EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+    EXPECT_MENTIONS(noted.text, missing ? "is missing" : "in whole lines");
+    EXPECT_TRUE(read_file(folder.weights()) == read_file(scratch / "whole" / "model.safetensors"));
+    auto expected = read_json_lines(scratch / "whole" / "log.jsonl");
+    const auto first = expected.begin() + std::ssize(lines) - 1;
+    expected.erase(missing ? expected.begin() : first, first + 1);
+    EXPECT_EQ(read_json_lines(folder.log()), expected);
+  }
+}
+
+TEST(Training, ADamagedLineOfTimesDoesNotStopAGoodCheckpoint) {
+  for (const std::string& damage : {std::string(40, '\0'), std::string("{\"step\":\"x\"}")}) {
+    const Scratch scratch;
+    SavedRun run(scratch);
+    const std::string good = "{\"step\":0,\"seconds\":40.0}\n";
+    write_file(run.folder().times(), good + damage + "\n{\"step\":5,\"seconds\":50.0}\n");
+    Noted noted;
+    const Json result = Trainer(run.options, noted.hooks()).run().result;
+    EXPECT_MENTIONS(noted.text, "damaged line");
+    EXPECT_GE(result["seconds"], 40);
+    EXPECT_EQ(read_file(run.folder().times()).substr(0, good.size()), good);
+    EXPECT_GT(read_json_lines(run.folder().times()).size(), 1U);
+    expect_same(Left(run.options.out), Left(scratch / "whole"));
+  }
+}
+
+// As a checkpoint of a CPU has none of CUDA's.
+TEST(Training, AGeneratorThatTheCheckpointDoesNotHaveBeginsAnew) {
+  const Scratch scratch;
+  SavedRun run(scratch);
+  const auto path = run.folder().checkpoint(6);
+  {
+    const auto file = SafetensorsFile::open(path);
+    std::vector<TensorEntry> entries;
+    for (const std::string& name : file.names()) {
+      const ConstTensorView view = file.tensor(name);
+      if (name != "rng.cpu") entries.push_back({name, view});
+    }
+    EXPECT_EQ(entries.size() + 1, file.names().size());
+    write_safetensors(path, entries, file.metadata());
+  }
+  Noted noted;
+  EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
+  EXPECT_MENTIONS(noted.text, "no state of the generator of 'cpu'");
+  // Nothing is drawn without dropout.
+  EXPECT_TRUE(read_file(run.folder().weights()) ==
+              read_file(scratch / "whole" / "model.safetensors"));
+}
+
+}  // namespace
+}  // namespace rode::lab
