@@ -11,12 +11,21 @@
 
 namespace rode::cuda {
 
-// The next launch may be made ready; what the one before has written is there.
-__device__ inline void follow() {
+// Lets the next launch be made ready; waits for the one before to end.
+__device__ inline void allow_next_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_previous_launch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+__device__ inline void follow() {
+  allow_next_launch();
+  wait_for_previous_launch();
 }
 
 // Whether the present device can do it.

@@ -14,6 +14,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/device/chain.cuh"
+
 namespace rode::cuda::hopper {
 
 __device__ inline std::uint32_t shared_address(const void* pointer) {
@@ -91,14 +93,6 @@ __device__ inline void cluster_sync() {
 // A description for the copy engine, on its way before it is used.
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-// Waits for the launches before this one; lets the next one be scheduled.
-__device__ inline void wait_for_previous_launch() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-__device__ inline void allow_next_launch() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // 128 threads of one warpgroup; `id` from 1.

@@ -7,9 +7,9 @@
 //
 // Loads take the read-only path (2 to 7 % of a pass faster than any other; hints of streaming
 // cost as much). That is right for arrays which the kernel updates too: an element is read once,
-// by the thread that will write it, and nobody reads it after that. It is right for what an earlier
-// kernel may still be writing when this one begins (device/chain.cuh) only because addresses come
-// from tables that are read after the wait.
+// by the thread that will write it, and nobody reads it after that. Of what an
+// earlier kernel may still be writing when this one begins (device/chain.cuh) only the kernels of
+// Newton-Schulz are read so, and their address comes from a table that is read after the wait.
 #pragma once
 
 #include <cstdint>
