@@ -27,28 +27,30 @@ struct DeviceChunk {
   DeviceBuffer operands;  // PlainOperand [group][role]
   DeviceBuffer members;
   bool hopper = false;
-  bool hold = false;  // reprojections are part of the product
+  bool hold = false;  // reprojected tiles are held (Hopper)
   std::vector<Stretch> stretches;
 };
 
-const char* name_of(const Launch& launch, int phases, bool hold) {
-  if (launch.kind == Launch::Kind::symmetric) {
-    if (phases > 1) return phases == 2 ? "gram, polynomial" : "gram and factors";
-    return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
-  }
-  if (launch.projection == Projection::none) return "apply";
-  return hold && launch.projection == Projection::guarded ? "apply, projected" : "apply, measured";
-}
-
-bool reprojects(const Launch& launch) {
-  return launch.projection == Projection::every || launch.projection == Projection::guarded;
-}
-
 ProductKind kind_of(const Launch& launch, bool hold) {
   if (launch.kind == Launch::Kind::symmetric) return ProductKind::symmetric;
-  if (launch.projection == Projection::none) return ProductKind::apply;
-  return hold && launch.projection == Projection::guarded ? ProductKind::projected
-                                                          : ProductKind::measured;
+  switch (launch.projection) {
+    case Projection::none: return ProductKind::apply;
+    case Projection::guarded: return hold ? ProductKind::held : ProductKind::deferred;
+    default: return ProductKind::measured;  // unguarded, t has no bound that a word could rely on
+  }
+}
+
+const char* name_of(const Launch& launch, int phases, bool hold) {
+  switch (kind_of(launch, hold)) {
+    case ProductKind::symmetric:
+      if (phases > 1) return phases == 2 ? "gram, polynomial" : "gram and factors";
+      return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
+    case ProductKind::apply: return "apply";
+    case ProductKind::held: return "apply, projected";
+    case ProductKind::deferred: return "apply, projected behind";
+    case ProductKind::measured: break;
+  }
+  return "apply, measured";
 }
 
 std::size_t bytes_of(const DeviceChunk& chunk) {
@@ -252,7 +254,8 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
     const ProductArgs args = self.arguments(chunk, device, stretch);
     self.launch(chunk, device, step, args, stream);
     if (after) after(name_of(step, stretch.count, device.hold));
-    if (reprojects(step) && !(device.hold && step.projection == Projection::guarded)) {
+    const bool guarded = step.projection == Projection::guarded;
+    if (step.projection == Projection::every || (guarded && !device.hopper)) {
       RODE_CUDA_CHECK(launch_projection(args, chunk.program.dtype, stream));
       if (after) after("projection");
     }

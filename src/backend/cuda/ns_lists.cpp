@@ -60,7 +60,7 @@ struct Items {
   }
 };
 
-void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool symmetric,
+void append_items(const Chunk& chunk, std::size_t member, List kind, bool symmetric,
                   Items& items) {
   const auto [group_index, batch] = chunk.position[member];
   const Group& group = chunk.groups[static_cast<std::size_t>(group_index)];
@@ -69,14 +69,14 @@ void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool sy
   item.group = group_index;
   for (ProductTile& tile : item.tiles) tile = {batch, chunk.members[member], 0};
   int rows = ceil_div(n, kTileSide), cols = rows;
-  if (kind == ListKind::apply) {
+  if (kind == kApplyList) {
     rows = ceil_div(group.rows, kTileSide);
     cols = ceil_div(group.cols, kTileSide);
     item.depth = ceil_div(n, kTileDepth);
     item.order = group.tall() ? OperandOrder::k_k : OperandOrder::k_n;
   } else {
-    item.depth = ceil_div(kind == ListKind::gram ? m : n, kTileDepth);
-    item.order = kind == ListKind::gram && group.tall() ? OperandOrder::m_n : OperandOrder::k_k;
+    item.depth = ceil_div(kind == kGramList ? m : n, kTileDepth);
+    item.order = kind == kGramList && group.tall() ? OperandOrder::m_n : OperandOrder::k_k;
     item.mirror = symmetric ? 1 : 0;
   }
   if (item.mirror != 0) return items.append_symmetric(item, rows);
@@ -88,76 +88,88 @@ void append_items(const Chunk& chunk, std::size_t member, ListKind kind, bool sy
   }
 }
 
-// In order, each to the cluster with the least work so far.
-WorkList deal(const std::vector<ProductItem>& items, int most_clusters) {
-  const int clusters = std::max(1, std::min(most_clusters, static_cast<int>(items.size())));
-  using Load = std::pair<std::int64_t, int>;
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> free;
-  for (int c = 0; c < clusters; ++c) free.emplace(0, c);
-  std::vector<std::vector<int>> dealt(static_cast<std::size_t>(clusters));
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    auto [load, cluster] = free.top();
-    free.pop();
-    dealt[static_cast<std::size_t>(cluster)].push_back(static_cast<int>(i));
-    free.emplace(load + items[i].depth + kEpilogueCost, cluster);
-  }
-  WorkList list;
-  for (const auto& own : dealt) {
-    list.lists.push_back(static_cast<int>(list.items.size()));
-    for (const int i : own) list.items.push_back(items[static_cast<std::size_t>(i)]);
-  }
-  list.lists.push_back(static_cast<int>(list.items.size()));
-  return list;
-}
-
-}  // namespace
-
-WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options) {
+std::vector<ProductItem> items_of(const Chunk& chunk, List kind, bool symmetric) {
   // Deep and large first: the clusters then finish together.
   std::vector<std::size_t> order(chunk.members.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto cost = [&](std::size_t member) {
     const Group& group = chunk.groups[static_cast<std::size_t>(chunk.position[member].first)];
-    const std::int64_t depth = kind == ListKind::gram ? group.long_side() : group.short_side();
+    const std::int64_t depth = kind == kGramList ? group.long_side() : group.short_side();
     return std::pair(depth, group.rows * group.cols);
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
   Items items;
-  for (const std::size_t member : order) {
-    append_items(chunk, member, kind, options.symmetric, items);
-  }
-  return deal(items.all, options.clusters);
+  for (const std::size_t member : order) append_items(chunk, member, kind, symmetric, items);
+  return std::move(items.all);
 }
 
-WorkList join_lists(const std::vector<WorkList>& lists, const std::vector<List>& phases) {
-  int clusters = 0;
-  for (const List kind : phases) clusters = std::max(clusters, lists[kind].clusters());
-  std::vector<std::map<int, int>> tiles(phases.size());  // of each phase and matrix
-  for (std::size_t p = 0; p < phases.size(); ++p) {
-    for (const ProductItem& item : lists[phases[p]].items) {
+// Deals items, in order, each to the cluster that can begin it first. Times in loads along K.
+class Dealer {
+ public:
+  explicit Dealer(int clusters) : dealt_(static_cast<std::size_t>(clusters)) {
+    for (int c = 0; c < clusters; ++c) free_.emplace(0, c);
+  }
+
+  // A phase begins with a matrix when the phase before has written all tiles of it.
+  void deal(const std::vector<ProductItem>& items) {
+    std::map<int, std::int64_t> complete;
+    for (const ProductItem& item : items) {
+      const auto [time, cluster] = free_.top();
+      free_.pop();
+      std::int64_t begin = time;
+      for (const ProductTile& tile : item.tiles) begin = std::max(begin, complete_[tile.matrix]);
+      const std::int64_t end = begin + item.depth + kEpilogueCost;
+      dealt_[static_cast<std::size_t>(cluster)].push_back(item);
+      free_.emplace(end, cluster);
       for (const ProductTile& tile : item.tiles) {
-        if (tile.row != kNoTile) ++tiles[p][tile.matrix];
+        complete[tile.matrix] = std::max(complete[tile.matrix], end);
       }
     }
+    complete_ = std::move(complete);
   }
-  WorkList joined;
-  for (int c = 0; c < clusters; ++c) {
-    joined.lists.push_back(static_cast<int>(joined.items.size()));
-    for (std::size_t p = 0; p < phases.size(); ++p) {
-      const WorkList& from = lists[phases[p]];
-      if (c >= from.clusters()) continue;
-      const auto at = static_cast<std::size_t>(c);
-      for (int i = from.lists[at]; i < from.lists[at + 1]; ++i) {
-        ProductItem& item = joined.items.emplace_back(from.items[static_cast<std::size_t>(i)]);
-        item.phase = static_cast<int>(p);
-        // Two matrices of an item have the same shape, so as many tiles.
-        item.need = p == 0 ? 0 : tiles[p - 1][item.tiles[0].matrix];
-      }
+
+  WorkList list() const {
+    WorkList list;
+    for (const std::vector<ProductItem>& own : dealt_) {
+      list.lists.push_back(static_cast<int>(list.items.size()));
+      list.items.insert(list.items.end(), own.begin(), own.end());
     }
+    list.lists.push_back(static_cast<int>(list.items.size()));
+    return list;
   }
-  joined.lists.push_back(static_cast<int>(joined.items.size()));
-  return joined;
+
+ private:
+  using Free = std::pair<std::int64_t, int>;  // when, who
+  std::priority_queue<Free, std::vector<Free>, std::greater<>> free_;
+  std::vector<std::vector<ProductItem>> dealt_;
+  std::map<int, std::int64_t> complete_;  // of each matrix: the phase before
+};
+
+}  // namespace
+
+WorkList make_list(const Chunk& chunk, const std::vector<List>& phases,
+                   const PlanOptions& options) {
+  std::vector<std::vector<ProductItem>> items;
+  std::size_t most = 1;
+  for (const List phase : phases) {
+    items.push_back(items_of(chunk, phase, options.symmetric));
+    most = std::max(most, items.back().size());
+  }
+  Dealer dealer(static_cast<int>(std::min(most, static_cast<std::size_t>(options.clusters))));
+  std::map<int, int> tiles;  // of each matrix: in the phase before
+  for (std::size_t p = 0; p < items.size(); ++p) {
+    std::map<int, int> own;
+    for (ProductItem& item : items[p]) {
+      item.phase = static_cast<int>(p);
+      // Two matrices of an item have the same shape, so as many tiles.
+      item.need = tiles[item.tiles[0].matrix];
+      for (const ProductTile& tile : item.tiles) own[tile.matrix] += tile.row == kNoTile ? 0 : 1;
+    }
+    dealer.deal(items[p]);
+    tiles = std::move(own);
+  }
+  return dealer.list();
 }
 
 bool can_hold(const WorkList& list) {

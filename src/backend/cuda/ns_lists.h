@@ -8,14 +8,10 @@
 
 namespace rode::cuda {
 
-enum class ListKind { gram, square, apply };
-
-// Items of every matrix of the chunk.
-WorkList make_list(const Chunk& chunk, ListKind kind, const PlanOptions& options);
-
-// One list of several, phase after phase. All clusters have the phases in the same order, and
-// each waits for the one before it: whoever waits, waits for items that come before its own.
-WorkList join_lists(const std::vector<WorkList>& lists, const std::vector<List>& phases);
+// Items of every matrix of the chunk, phase after phase. All clusters have the phases in the same
+// order, and each waits for the one before it: whoever waits, waits for items that come before its
+// own. A cluster that has less of one phase gets more of the next.
+WorkList make_list(const Chunk& chunk, const std::vector<List>& phases, const PlanOptions& options);
 
 // Items of one matrix in a row that a cluster can have under way: a tile put down and one in
 // registers for each of the two warpgroups.

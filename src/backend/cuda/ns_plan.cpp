@@ -148,7 +148,7 @@ void gram_program(Chunk& chunk) {
   chunk.kernel = from;
 }
 
-void find_stretches(Chunk& chunk) {
+void find_stretches(Chunk& chunk, const PlanOptions& options) {
   std::map<std::vector<List>, int> known;
   const auto count = static_cast<int>(chunk.launches.size());
   for (int first = 0; first < count;) {
@@ -166,7 +166,7 @@ void find_stretches(Chunk& chunk) {
     Stretch stretch{first, last - first, kinds.front()};
     if (stretch.count > 1) {
       const auto [entry, fresh] = known.try_emplace(kinds, static_cast<int>(chunk.lists.size()));
-      if (fresh) chunk.lists.push_back(join_lists(chunk.lists, kinds));
+      if (fresh) chunk.lists.push_back(make_list(chunk, kinds, options));
       stretch.list = entry->second;
     }
     chunk.stretches.push_back(stretch);
@@ -205,16 +205,16 @@ void complete(Chunk& chunk, const std::vector<NsMatrix>& matrices, const PlanOpt
   if (chunk.program.steps == 0) return;
   number_tiles(chunk);
   chunk.lists.resize(kLists);
-  chunk.lists[kGramList] = make_list(chunk, ListKind::gram, options);
-  chunk.lists[kSquareList] = make_list(chunk, ListKind::square, options);
-  chunk.lists[kApplyList] = make_list(chunk, ListKind::apply, options);
+  for (const List kind : {kGramList, kSquareList, kApplyList}) {
+    chunk.lists[kind] = make_list(chunk, {kind}, options);
+  }
   chunk.hold = can_hold(chunk.lists[kApplyList]);
   if (chunk.program.gram) {
     gram_program(chunk);
   } else {
     standard_program(chunk);
   }
-  find_stretches(chunk);
+  find_stretches(chunk, options);
 }
 
 }  // namespace

@@ -62,7 +62,13 @@ struct ProductArgs {
 };
 
 // Compute capability 9.0 (products_hopper.cuh).
-enum class ProductKind { symmetric, apply, measured, projected };
+enum class ProductKind {
+  symmetric,
+  apply,
+  measured,  // with the sums of D and U
+  held,      // reprojected before it is stored (device/held.cuh)
+  deferred,  // reprojected beside the products that follow (device/deferred.cuh)
+};
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 

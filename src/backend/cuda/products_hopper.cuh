@@ -6,10 +6,12 @@
 // 128 accumulators a thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
 //
 // The inner product with U that a reprojection needs is taken in the epilogue, from the tile
-// as rounded: U's tile has been on its way while the product was made. Where tiles can be held,
-// three warps of the copying warpgroup reproject them (held.cuh); else a pass does.
+// as rounded: U's tile has been on its way while the product was made. Three warps of the copying
+// warpgroup reproject tiles: before they are stored where they can be held until then (held.cuh),
+// else in device memory (deferred.cuh).
 #pragma once
 
+#include "backend/cuda/device/deferred.cuh"
 #include "backend/cuda/device/finish.cuh"
 #include "backend/cuda/device/held.cuh"
 #include "backend/cuda/device/hopper.cuh"
@@ -22,8 +24,9 @@ template <class Element, ProductKind kKind>
 __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ ProductArgs args) {
   constexpr bool kSymmetric = kKind == ProductKind::symmetric;
-  constexpr bool kMeasure = kKind == ProductKind::measured;
-  constexpr bool kHold = kKind == ProductKind::projected;
+  constexpr bool kHold = kKind == ProductKind::held;
+  constexpr bool kDefer = kKind == ProductKind::deferred;
+  constexpr bool kMeasure = kKind == ProductKind::measured || kDefer;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
@@ -39,6 +42,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       barrier_init(shared_address(&shared.ready[g]), kWarpgroup);
       barrier_init(shared_address(&shared.stored[g]), 1);
     }
+    shared.next_deferred = 0;
     barrier_init_fence();
   }
   __syncthreads();
@@ -50,14 +54,19 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
   if (group == 0) {
-    give_registers<kHold ? 88 : kSymmetric ? 56 : 40>();  // of 65536: 168 a thread at the start
+    // The three warpgroups share 504 registers a thread.
+    give_registers<kHold || kDefer ? 88 : kSymmetric ? 56 : 40>();
     if (warp == 0) {
       if (elected()) copy_operands<kSymmetric, kHold>(args, shared, first, last, rank);
     } else if constexpr (kHold) {
       project_held<Element>(args, shared, first, last, rank);
+    } else if constexpr (kDefer) {
+      wait_for_previous_launch();
+      const Crew<kCorrectors> crew{static_cast<int>(threadIdx.x) - 32, 7, 2};
+      correct_deferred<Element>(args, shared, first, last, rank, crew);
     }
   } else {
-    take_registers<kHold ? 208 : kSymmetric ? 224 : 232>();
+    take_registers<kHold || kDefer ? 208 : kSymmetric ? 224 : 232>();
     Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
               shared_address(&shared.loaded[group - 1])};
     const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
@@ -102,13 +111,26 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       } else if constexpr (kHold) {
         hold<Element>(args, tile, me, shared, at, d);
       } else {
-        finish_apply<Element, kMeasure>(args, item, rank, me, shared, d);
+        finish_apply<Element, kMeasure>(
+            args, item, rank, me, shared, d, [&](const ProductTile& own, const PartialSums& sums) {
+              if constexpr (kDefer) {
+                stores_wait();  // the other warpgroup multiplies meanwhile
+                add_to_word<true>(args.words + own.matrix, sums.t);
+              } else {
+                args.partials[item.partial + rank] = sums;
+              }
+            });
       }
       at.advance(uniform(skipped) + kMore);
       i += 2;
     }
     if constexpr (!kHold) {
       if (me.leads()) stores_wait();
+    }
+    if constexpr (kDefer) {
+      const Crew<kWarpgroup> crew{static_cast<int>(threadIdx.x) % kWarpgroup,
+                                  static_cast<std::uint32_t>(me.group) + 1, me.group};
+      correct_deferred<Element>(args, shared, first, last, rank, crew);
     }
   }
   // No CTA may leave while its neighbour can still write into it.
@@ -121,8 +143,8 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  // Who holds a tile, or multiplies what the phase before has written, waits for other CTAs: all
-  // of them run, or none.
+  // Who reprojects a tile, or multiplies what the phase before has written, waits for other CTAs:
+  // all of them run, or none.
   attributes[1].id = cudaLaunchAttributeCooperative;
   attributes[1].val.cooperative = 1;
   cudaLaunchConfig_t config{};
@@ -131,7 +153,8 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = kKind == ProductKind::projected || args.phase_count > 1 ? 2 : 1;
+  const bool waits = kKind == ProductKind::held || kKind == ProductKind::deferred;
+  config.numAttrs = waits || args.phase_count > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
 }
 
@@ -147,7 +170,8 @@ cudaError_t prepare(int* clusters) {
   for (const cudaError_t error :
        {allow_shared<Element, ProductKind::symmetric>(),
         allow_shared<Element, ProductKind::apply>(), allow_shared<Element, ProductKind::measured>(),
-        allow_shared<Element, ProductKind::projected>()}) {
+        allow_shared<Element, ProductKind::held>(),
+        allow_shared<Element, ProductKind::deferred>()}) {
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
@@ -164,9 +188,10 @@ cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t strea
     case ProductKind::symmetric: return launch<Element, ProductKind::symmetric>(args, stream);
     case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
     case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
-    case ProductKind::projected: break;
+    case ProductKind::held: return launch<Element, ProductKind::held>(args, stream);
+    case ProductKind::deferred: break;
   }
-  return launch<Element, ProductKind::projected>(args, stream);
+  return launch<Element, ProductKind::deferred>(args, stream);
 }
 
 }  // namespace rode::cuda::hopper

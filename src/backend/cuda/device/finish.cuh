@@ -228,11 +228,12 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
   }
 }
 
-// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers.
-template <class Element, bool kMeasure>
+// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers, which
+// `add` is given by one thread, behind the tile's store.
+template <class Element, bool kMeasure, class Add>
 __device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item,
                                              int rank, Worker& me, Shared& shared,
-                                             float (&d)[2][64]) {
+                                             float (&d)[2][64], const Add& add) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.phases[0].d;
   const std::uint32_t own = me.own_place();
   if constexpr (kMeasure) {
@@ -279,8 +280,8 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
     store_tile(map, me.tile, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
     if constexpr (kMeasure) {
       const double(&s)[4][2] = shared.sums[me.group];
-      args.partials[item.partial + rank] = {s[0][0] + s[1][0] + s[2][0] + s[3][0],
-                                            s[0][1] + s[1][1] + s[2][1] + s[3][1]};
+      add(tile, PartialSums{s[0][0] + s[1][0] + s[2][0] + s[3][0],
+                            s[0][1] + s[1][1] + s[2][1] + s[3][1]});
     }
   }
 }

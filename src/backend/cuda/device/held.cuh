@@ -26,9 +26,16 @@ namespace rode::cuda::hopper {
 inline constexpr int kCountBits = 16;
 inline constexpr double kSumSteps = 17179869184.0;  // 2^34
 
+// kOrdered: with what the thread has seen to be in device memory; else the word alone is told,
+// which costs no fence.
+template <bool kOrdered>
 __device__ inline void add_to_word(long long* word, double share) {
   const long long value = (__double2ll_rn(share * kSumSteps) << kCountBits) + 1;
-  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+  if constexpr (kOrdered) {
+    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+  } else {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+  }
 }
 
 __device__ inline long long read_word(const long long* word) {
@@ -92,7 +99,7 @@ __device__ __forceinline__ void hold(const ProductArgs& args, const ProductTile&
   me.sync();
   if (me.warp == 0 && me.lane == 0) {
     const double(&s)[4][2] = shared.sums[me.group];
-    add_to_word(args.words + tile.matrix, s[0][0] + s[1][0] + s[2][0] + s[3][0]);
+    add_to_word<false>(args.words + tile.matrix, s[0][0] + s[1][0] + s[2][0] + s[3][0]);
   }
   // The tile before has left.
   barrier_wait(shared_address(&shared.stored[me.group]), me.parity ^ 1);

@@ -22,6 +22,12 @@ struct Shared {
   std::uint64_t ready[2], stored[2];  // of tiles that wait for their matrix's sum (held.cuh)
   double sums[2][4][2];
   double t;  // of the matrix whose tile is corrected
+  // Tiles corrected in device memory (deferred.cuh): the next, and what each crew works on.
+  int next_deferred;
+  struct {
+    double t;
+    int item;
+  } crews[3];
 };
 static_assert(kTileBytes == kStageBytes, "a tile of U travels through the ring");
 inline constexpr std::size_t kSharedBytes = sizeof(Shared) + 1024;  // to align by hand
