@@ -40,16 +40,20 @@ Values cosines(Gaussian& gaussian, std::int64_t rows, std::int64_t terms, bool o
   return out;
 }
 
-// Singular values 1/k, all of them.
-Values harmonic(Gaussian& gaussian, std::int64_t rows, std::int64_t cols) {
+// Singular values 1/k, all of them; or all the same.
+Values spectrum(Gaussian& gaussian, std::int64_t rows, std::int64_t cols, bool over_k) {
   const std::int64_t terms = std::min(rows, cols);
-  const Values left = cosines(gaussian, rows, terms, true);
+  const Values left = cosines(gaussian, rows, terms, over_k);
   const Values right = cosines(gaussian, cols, terms, false);
   Values out(static_cast<std::size_t>(rows * cols));
   const cpu::SingleThreadedBlas single;
   cpu::gemm(false, true, rows, cols, terms, 1, left.data(), terms, right.data(), terms, 0,
             out.data(), cols);
   return out;
+}
+
+Values harmonic(Gaussian& gaussian, std::int64_t rows, std::int64_t cols) {
+  return spectrum(gaussian, rows, cols, true);
 }
 
 // One step, so that the momentum is the gradient and its spectrum the one wanted.
@@ -160,6 +164,27 @@ TEST(HalfProducts, StayNearOnTheLargeMatricesOfModels) {
                     label_of(method, shapes[i], with_harmonic));
       }
     }
+  }
+}
+
+// More tiles than the device can hold until their matrix's sum is known: they are reprojected in
+// device memory. Weights and gradient have the same singular vectors, so that every iteration
+// leaves the tangent space.
+TEST(HalfProducts, StayNearWhereTilesAreReprojectedBehindTheProducts) {
+  RODE_CUDA_ONLY("bf16_products_test.cpp has the CPU's");
+  testing::Judge judge;
+  for (const Extents& shape : {Extents{70000, 130}, {130, 70001}}) {
+    Gaussian for_weight(91), for_gradient(91);
+    const Problem problem{.shape = shape,
+                          .weight = spectrum(for_weight, shape[0], shape[1], false),
+                          .gradients = {spectrum(for_gradient, shape[0], shape[1], true)}};
+    const Method method = Method::by_name("rode", {{"lr", "0.02"}});
+    expect_near(judge, method, problem, "rode lr=0.02 " + testing::to_string(shape) + " aligned");
+    // Without the reprojections the weights are elsewhere.
+    const Expected expected = expected_of(method, problem);
+    const testing::EngineRun without =
+        testing::run_engine(method.with({{"ns_dtype", "bf16"}, {"reproject", "final"}}), problem);
+    EXPECT_GT(compare(problem, without.weight, expected.weight, testing::kHalfProducts).ratio(), 2);
   }
 }
 

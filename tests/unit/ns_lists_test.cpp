@@ -213,5 +213,61 @@ TEST(NsLists, WorkIsDealtEvenly) {
   }
 }
 
+// Loads along K until the last cluster has done its list, each item begun when the phase before has
+// completed its matrices; and the loads that each would have if all had the same.
+std::pair<double, double> time_of(const WorkList& list) {
+  constexpr int kEpilogue = 2;
+  const auto clusters = static_cast<std::size_t>(list.clusters());
+  std::vector<int> at(list.lists.begin(), list.lists.end() - 1);
+  std::vector<int> time(clusters, 0);
+  std::map<std::pair<int, int>, int> complete;  // of (phase, matrix)
+  double work = 0;
+  for (int phase = 0; phase < kMostPhases; ++phase) {
+    for (std::size_t c = 0; c < clusters; ++c) {
+      for (; at[c] < list.lists[c + 1]; ++at[c]) {
+        const ProductItem& item = list.items[static_cast<std::size_t>(at[c])];
+        if (item.phase != phase) break;
+        for (const ProductTile& tile : item.tiles) {
+          time[c] = std::max(time[c], complete[{phase - 1, tile.matrix}]);
+        }
+        time[c] += item.depth + kEpilogue;
+        work += item.depth + kEpilogue;
+        for (const ProductTile& tile : item.tiles) {
+          int& last = complete[{phase, tile.matrix}];
+          last = std::max(last, time[c]);
+        }
+      }
+    }
+  }
+  return {*std::max_element(time.begin(), time.end()), work / static_cast<double>(clusters)};
+}
+
+// Dealt phase by phase, the Gram form of these shapes would leave a seventh of the device idle.
+TEST(NsLists, PhasesOfAStretchTogetherAreDealtEvenly) {
+  std::vector<NsMatrix> decoder;
+  for (int layer = 0; layer < 28; ++layer) {
+    for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1536, 1536},
+                                                                     {1536, 1536},
+                                                                     {256, 1536},
+                                                                     {256, 1536},
+                                                                     {8960, 1536},
+                                                                     {8960, 1536},
+                                                                     {1536, 8960}}) {
+      decoder.push_back(matrix(rows, cols, Reproject::final));
+    }
+  }
+  double taken = 0, even = 0;
+  for (const Chunk& chunk : plan_chunks(decoder, {.workspace_limit = 512 * kMega})) {
+    for (const Stretch& stretch : chunk.stretches) {
+      if (stretch.count == 1) continue;
+      const auto [own_taken, own_even] =
+          time_of(chunk.lists[static_cast<std::size_t>(stretch.list)]);
+      taken += own_taken;
+      even += own_even;
+    }
+  }
+  EXPECT_LT(taken, 1.04 * even);
+}
+
 }  // namespace
 }  // namespace rode::cuda

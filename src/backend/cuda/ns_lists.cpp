@@ -60,8 +60,7 @@ struct Items {
   }
 };
 
-void append_items(const Chunk& chunk, std::size_t member, List kind, bool symmetric,
-                  Items& items) {
+void append_items(const Chunk& chunk, std::size_t member, List kind, bool symmetric, Items& items) {
   const auto [group_index, batch] = chunk.position[member];
   const Group& group = chunk.groups[static_cast<std::size_t>(group_index)];
   const std::int64_t n = group.short_side(), m = group.long_side();
