@@ -178,5 +178,15 @@ TEST(NsPlan, DifferentProgramsDoNotShareAChunk) {
   }
 }
 
+// A word would count the 65536th tile as part of the sum.
+TEST(NsPlan, MatricesOfMoreTilesThanAWordCountsAreTold) {
+  const auto counted = [](std::int64_t rows) {
+    return plan_chunks({matrix(rows, 128)}, {.workspace_limit = 512 * kMega}).front().counted;
+  };
+  EXPECT_TRUE(counted(8960));
+  EXPECT_TRUE(counted(std::int64_t{65534} * kTileSide));
+  EXPECT_FALSE(counted(std::int64_t{65535} * kTileSide));  // in pairs: 65536
+}
+
 }  // namespace
 }  // namespace rode::cuda

@@ -27,21 +27,28 @@ struct DeviceChunk {
   DeviceBuffer operands;  // PlainOperand [group][role]
   DeviceBuffer members;
   bool hopper = false;
-  bool hold = false;  // reprojected tiles are held (Hopper)
+  ProductKind guarded = ProductKind::measured;  // how guarded reprojections are made: by a pass
   std::vector<Stretch> stretches;
 };
 
-ProductKind kind_of(const Launch& launch, bool hold) {
+ProductKind kind_of(const Launch& launch, ProductKind guarded) {
   if (launch.kind == Launch::Kind::symmetric) return ProductKind::symmetric;
   switch (launch.projection) {
     case Projection::none: return ProductKind::apply;
-    case Projection::guarded: return hold ? ProductKind::held : ProductKind::deferred;
+    case Projection::guarded: return guarded;
     default: return ProductKind::measured;  // unguarded, t has no bound that a word could rely on
   }
 }
 
-const char* name_of(const Launch& launch, int phases, bool hold) {
-  switch (kind_of(launch, hold)) {
+// A pass behind the product reprojects.
+bool has_pass(const Launch& launch, ProductKind kind) {
+  const bool reprojects =
+      launch.projection == Projection::every || launch.projection == Projection::guarded;
+  return reprojects && kind == ProductKind::measured;
+}
+
+const char* name_of(const Launch& launch, int phases, ProductKind kind) {
+  switch (kind) {
     case ProductKind::symmetric:
       if (phases > 1) return phases == 2 ? "gram, polynomial" : "gram and factors";
       return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
@@ -73,14 +80,18 @@ struct NewtonSchulz::Impl {
   void build_slots(const Chunk& chunk);
   ProductArgs arguments(const Chunk& chunk, const DeviceChunk& device,
                         const Stretch& stretch) const;
-  void launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
+  void launch(const Chunk& chunk, const DeviceChunk& device, ProductKind kind,
               const ProductArgs& args, cudaStream_t stream) const;
 };
 
 void NewtonSchulz::Impl::build_tables(const Chunk& chunk, bool hopper_device) {
   DeviceChunk device;
   device.hopper = hopper_device && chunk.program.dtype != NsDType::fp32;
-  device.hold = device.hopper && chunk.hold;
+  if (device.hopper && chunk.hold) {
+    device.guarded = ProductKind::held;
+  } else if (device.hopper && chunk.counted) {
+    device.guarded = ProductKind::deferred;
+  }
   device.stretches = chunk.stretches;
   if (!device.hopper) {
     device.stretches.clear();
@@ -225,15 +236,15 @@ ProductArgs NewtonSchulz::Impl::arguments(const Chunk& chunk, const DeviceChunk&
   return args;
 }
 
-void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, const Launch& step,
+void NewtonSchulz::Impl::launch(const Chunk& chunk, const DeviceChunk& device, ProductKind kind,
                                 const ProductArgs& args, cudaStream_t stream) const {
   const NsDType dtype = chunk.program.dtype;
   if (!device.hopper) {
-    RODE_CUDA_CHECK(launch_plain(args, dtype, step.kind == Launch::Kind::symmetric, stream));
+    RODE_CUDA_CHECK(launch_plain(args, dtype, kind == ProductKind::symmetric, stream));
   } else if (dtype == NsDType::fp16) {
-    RODE_CUDA_CHECK(launch_hopper_fp16(args, kind_of(step, device.hold), stream));
+    RODE_CUDA_CHECK(launch_hopper_fp16(args, kind, stream));
   } else {
-    RODE_CUDA_CHECK(launch_hopper_bf16(args, kind_of(step, device.hold), stream));
+    RODE_CUDA_CHECK(launch_hopper_bf16(args, kind, stream));
   }
 }
 
@@ -252,10 +263,10 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   for (const Stretch& stretch : device.stretches) {
     const Launch& step = chunk.launches[static_cast<std::size_t>(stretch.first)];
     const ProductArgs args = self.arguments(chunk, device, stretch);
-    self.launch(chunk, device, step, args, stream);
-    if (after) after(name_of(step, stretch.count, device.hold));
-    const bool guarded = step.projection == Projection::guarded;
-    if (step.projection == Projection::every || (guarded && !device.hopper)) {
+    const ProductKind kind = kind_of(step, device.guarded);
+    self.launch(chunk, device, kind, args, stream);
+    if (after) after(name_of(step, stretch.count, kind));
+    if (has_pass(step, kind)) {
       RODE_CUDA_CHECK(launch_projection(args, chunk.program.dtype, stream));
       if (after) after("projection");
     }

@@ -209,6 +209,8 @@ void complete(Chunk& chunk, const std::vector<NsMatrix>& matrices, const PlanOpt
     chunk.lists[kind] = make_list(chunk, {kind}, options);
   }
   chunk.hold = can_hold(chunk.lists[kApplyList]);
+  chunk.counted = std::ranges::all_of(
+      chunk.tiles, [](const TileRange& range) { return range.count <= kMostCounted; });
   if (chunk.program.gram) {
     gram_program(chunk);
   } else {

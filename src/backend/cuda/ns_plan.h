@@ -77,6 +77,8 @@ static_assert(sizeof(ProductItem) == 64);
 struct TileRange {  // of a matrix's partial sums
   int first = 0, count = 0;
 };
+// Tiles of one matrix that its word can count (device/held.cuh).
+inline constexpr int kMostCounted = (1 << 16) - 1;
 
 enum class Projection : int {
   none,     // D = X P
@@ -148,6 +150,7 @@ struct Chunk {
   int partials = 0;
   std::vector<WorkList> lists;  // by kind, then those of stretches
   bool hold = false;            // tiles may be held until their matrix's sum is known
+  bool counted = false;         // no matrix has more tiles than its word can count
   std::vector<Launch> launches;
   std::vector<Stretch> stretches;
   Role kernel = kRoleX;

@@ -24,6 +24,7 @@ namespace rode::cuda::hopper {
 // add up to the same sum in any order, and one access tells both whether t is there and what it is.
 // |t| <= ||D|| ||U||, which the guard keeps below 1.25 sqrt(n): far from 2^13.
 inline constexpr int kCountBits = 16;
+static_assert(kMostCounted < 1 << kCountBits);
 inline constexpr double kSumSteps = 17179869184.0;  // 2^34
 
 // kOrdered: with what the thread has seen to be in device memory; else the word alone is told,
