@@ -117,6 +117,35 @@ def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
     assert fresh.returncode == 0 and (out / "log.jsonl").read_bytes() == before
 
 
+def everything(folder):
+    """Names, sizes and times of what is below: what a process that writes nothing leaves alone."""
+    found = [folder, *folder.rglob("*")]
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def test_a_finished_run_in_a_folder_that_cannot_be_written_gives_its_result(rode, task, tmp_path):
+    out = tmp_path / "run"
+    words = train_words(task, out, "--steps", 4, "--resume")
+    first = rode.call(*words, "--json")
+    assert first.returncode == 0 and "finished" not in first.stderr
+    (out / ".lock").unlink()
+    out.chmod(0o555)  # who may write nevertheless, as root may, would leave a lock
+    before = everything(tmp_path)
+    again = rode.call(*words, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == json.loads(first.stdout)
+    assert everything(tmp_path) == before
+    assert f"the run in '{out}' is finished" in again.stderr
+    shown = rode.call(*words)
+    assert shown.returncode == 0 and "validation loss" in shown.stdout
+    out.chmod(0o755)
+    (out / ".lock").mkdir()  # cannot be opened, by root either
+    assert rode.call(*words).returncode == 0
+    (out / "result.json").unlink()
+    unfinished = rode.call(*words)
+    assert unfinished.returncode == FAILED and ".lock" in unfinished.stderr
+
+
 def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
     out = tmp_path / "run"
     # The decay makes weights grow by a factor a step: out of range only after some checkpoints.
