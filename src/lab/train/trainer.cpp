@@ -313,7 +313,9 @@ Json Trainer::Impl::result(const char* status) {
   }
   if (const auto lowest = batches.best_loss()) json["lowest_possible_loss"] = *lowest;
   json["parameters"] = session.parameters();
-  json["state_bytes"] = session.optimizer().optimizer().engine().state_bytes();
+  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  json["state_bytes"] = engine.state_bytes();
+  json["workspace_bytes"] = engine.workspace_bytes();
   json["peak_memory_bytes"] = session.peak_bytes();
   json["seconds"] = seconds;
   json["units_per_second"] = seconds > 0 ? static_cast<double>(units) / seconds : 0.0;
