@@ -5,9 +5,9 @@
   lab_trials.py collect DIR FILE
 
 `run` trains every point of the grid, `rode train --threads 1` each, and writes one JSON line a
-trial. Trials that the log has are not made again. At the end it prints each optimizer's best by
-final validation loss. The grid is JSON: `seed`, `steps` (0: the task's) and `optimizers`, by name
-a list of options.
+trial. Trials that the log has are not made again: those of the same task, length, optimizer, seed and
+options. At the end it prints each optimizer's best by final validation loss. The grid is JSON:
+`seed`, `steps` (0: the task's) and `optimizers`, by name a list of options.
 
 `collect` writes the evaluations of the runs in a folder of `rode compare`, one JSON line each.
 """
@@ -34,6 +34,24 @@ def read_grid(path):
     if len(set(counts.values())) != 1:
         sys.exit(f"{path}: expected as many trials for each optimizer, found {counts}")
     return grid
+
+
+def task_of(arguments, steps):
+    """The task's name, and how long its trials are: steps, or "N epochs" where the data decides."""
+    words = [arguments.rode, "tasks", arguments.task, "--json"]
+    told = subprocess.run(words, capture_output=True, text=True)
+    if told.returncode != 0:
+        sys.exit(told.stderr.strip())
+    task = json.loads(told.stdout)
+    own = task["train"].get("steps") or f"{task['train']['epochs']} epochs"
+    return task["name"], steps or own
+
+
+def key_of(line):
+    """What makes two trials the same. Lines of older logs have no `length`: there `steps` is it, but
+    of a trial that diverged the step where it did, and such a trial is made again."""
+    length = line.get("length", line["steps"] if line["status"] == "finished" else None)
+    return json.dumps([line["task"], length, line["optimizer"], line["seed"], line["options"]])
 
 
 def train(arguments, name, seed, steps, options):
@@ -65,25 +83,30 @@ def train(arguments, name, seed, steps, options):
         if not (out / "result.json").exists():
             raise RuntimeError(done.stderr.strip())
         result = json.loads((out / "result.json").read_text())
-    line = {"task": result["task"], "optimizer": name, "seed": seed, "options": options}
+    line = {"optimizer": name, "seed": seed, "options": options}
     return {**line, **{key: result[key] for key in KEPT if key in result}}
 
 
 def run(arguments):
     grid = read_grid(arguments.grid)
     seed, steps = grid["seed"], grid.get("steps", 0)
-    done = read_lines(arguments.log)
-    made = {json.dumps([line["optimizer"], line["seed"], line["options"]]) for line in done}
+    task, length = task_of(arguments, steps)
+
+    def key(name, options):
+        return json.dumps([task, length, name, seed, options])
+
+    done = {key_of(line): line for line in read_lines(arguments.log)}
     todo = [
         (name, seed, steps, options)
         for name, points in grid["optimizers"].items()
         for options in points
-        if json.dumps([name, seed, options]) not in made
+        if key(name, options) not in done
     ]
     arguments.log.parent.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         for line in pool.map(lambda trial: train(arguments, *trial), todo):
-            done.append(line)
+            line = {"task": task, "length": length, **line}
+            done[key_of(line)] = line
             with arguments.log.open("a") as log:
                 log.write(json.dumps(line) + "\n")
             print(
@@ -93,7 +116,7 @@ def run(arguments):
                 line.get("final_loss"),
             )
     for name, points in grid["optimizers"].items():
-        own = [x for x in done if x["optimizer"] == name and x["options"] in points]
+        own = [done[key(name, options)] for options in points]
         good = [x for x in own if x["status"] == "finished"]
         best = min(good, key=lambda line: line["final_loss"], default=None)
         print(

@@ -20,12 +20,14 @@ SMOOTHING = 0.9
 
 
 def runs(folder):
-    """Logs by optimizer, a list a seed."""
-    found = collections.defaultdict(list)
+    """By optimizer the logs of its runs, and those of runs that diverged."""
+    found = collections.defaultdict(lambda: ([], []))
     for path in sorted(folder.glob("*/run.json")):
         name = json.loads(path.read_text())["optimizer"]
         text = (path.parent / "log.jsonl").read_text()
-        found[name].append([json.loads(line) for line in text.splitlines()])
+        log = [json.loads(line) for line in text.splitlines()]
+        diverged = any(line["kind"] == "diverged" for line in log)
+        found[name][diverged].append(log)
     return found
 
 
@@ -66,13 +68,22 @@ def main():
         sys.exit(f"plot_runs: no runs below '{folder}'")
     figure, places = pyplot.subplots(2, 2, figsize=(12, 8), layout="constrained")
     for place, (kind, key, title, logarithmic) in zip(places.flat, CURVES):
-        for name, logs in found.items():
+        place.set(title=title, xlabel="step", yscale="log" if logarithmic else "linear")
+        for number, (name, (logs, _)) in enumerate(found.items()):
+            if not logs:
+                continue
             steps, means, deviations = curve(logs, kind, key)
-            (line,) = place.plot(steps, means, label=name)
+            (line,) = place.plot(steps, means, label=name, color=f"C{number}")
             low = [m - d for m, d in zip(means, deviations)]
             high = [m + d for m, d in zip(means, deviations)]
             place.fill_between(steps, low, high, alpha=0.2, color=line.get_color())
-        place.set(title=title, xlabel="step", yscale="log" if logarithmic else "linear")
+        if place.lines:  # whose range the others must not stretch
+            place.set_ylim(place.get_ylim())
+        for number, (name, (_, diverged)) in enumerate(found.items()):
+            for index, log in enumerate(diverged):
+                steps, values, _ = curve([log], kind, key)
+                label = None if index else f"{name}, diverged"
+                place.plot(steps, values, "--", label=label, color=f"C{number}")
         place.legend()
     figure.savefig(out, dpi=120)
     print(out)

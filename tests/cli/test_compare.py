@@ -2,6 +2,8 @@
 """`rode compare`: runs as needed, the table, the report."""
 
 import json
+import pathlib
+import runpy
 import signal
 from xml.etree import ElementTree
 
@@ -17,6 +19,7 @@ from train_support import (
 )
 
 FAILED, USAGE = 1, 2
+PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot_runs.py"
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +84,15 @@ def test_compare_counts_diverged_runs(rode, task, tmp_path):
     done = rode.call(*compare_words(task, tmp_path / "all"))
     assert done.returncode == 0, done.stderr
     assert "2 diverged" in done.stdout
+    for chart in ("validation_loss", "training_loss"):
+        svg = (tmp_path / "all" / f"{chart}.svg").read_text()
+        ElementTree.fromstring(svg)
+        assert svg.count(">adamw, diverged<") == 1 and ">adamw<" not in svg
+        assert ">rode<" in svg and ">rode, diverged<" not in svg
+        assert "stroke-dasharray" in svg
+    found = runpy.run_path(PLOT)["runs"](tmp_path / "all")
+    counts = {name: (len(good), len(bad)) for name, (good, bad) in found.items()}
+    assert counts == {"rode": (2, 0), "adamw": (0, 2)}
 
 
 def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):

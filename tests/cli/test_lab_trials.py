@@ -52,6 +52,47 @@ def test_trials_are_equal_in_number_and_made_once(rode, tmp_path):
     assert again.returncode == 0 and lines(log) == trials
 
 
+def test_trials_of_another_task_or_length_are_others(rode, tmp_path):
+    grid, log = tmp_path / "grid.json", tmp_path / "trials.jsonl"
+    tasks = [tmp_path / "small.toml", tmp_path / "other.toml"]
+    for task in tasks:
+        task.write_text(TASK.replace("steps = 120", "steps = 12"))
+
+    def run(task, steps):
+        points = {"adamw": [{"lr": 1e-3}]}
+        grid.write_text(json.dumps({"seed": 11, "steps": steps, "optimizers": points}))
+        words = ["--task", task, "--grid", grid, "--log", log, "--rode", rode.binary]
+        done = call("run", *words)
+        assert done.returncode == 0, done.stderr
+        assert "adamw: 1 trials, best ({'lr': 0.001}" in done.stdout
+        return [(line["task"], line["length"]) for line in lines(log)]
+
+    assert run(tasks[0], 10) == [("small", 10)]
+    assert run(tasks[0], 8) == [("small", 10), ("small", 8)]
+    assert run(tasks[1], 8)[2:] == [("other", 8)]
+    assert run(tasks[1], 0)[3:] == [("other", 12)]  # the task's own
+    for task, steps in ((tasks[0], 10), (tasks[0], 8), (tasks[1], 8), (tasks[1], 12)):
+        assert len(run(task, steps)) == 4
+
+
+def test_a_trial_that_diverged_is_made_once_and_older_logs_are_read(rode, tmp_path):
+    task, grid, log = tmp_path / "small.toml", tmp_path / "grid.json", tmp_path / "trials.jsonl"
+    task.write_text(TASK)
+    points = {"adamw": [{"lr": 1e30, "lr_rest": 1e30}, {"lr": 1e-3}]}
+    grid.write_text(json.dumps({"seed": 11, "steps": 10, "optimizers": points}))
+    words = ["run", "--task", task, "--grid", grid, "--log", log, "--rode", rode.binary]
+    assert call(*words).returncode == 0
+    first = lines(log)
+    assert [line["status"] for line in first] == ["diverged", "finished"]
+    assert first[0]["steps"] < first[0]["length"] == 10
+    assert call(*words).returncode == 0 and lines(log) == first
+    for line in first:
+        del line["length"]
+    log.write_text("".join(json.dumps(line) + "\n" for line in first))
+    assert call(*words).returncode == 0
+    assert [line["status"] for line in lines(log)] == ["diverged", "finished", "diverged"]
+
+
 def test_a_trial_that_cannot_run_is_an_error(rode, tmp_path):
     task, grid, log = (
         tmp_path / "small.toml",

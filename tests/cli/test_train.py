@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rode train`: runs that are killed and resumed, signals, errors, events."""
+"""`rode train`: runs that are killed and resumed, signals, errors."""
 
 import json
 import random
@@ -115,6 +115,35 @@ def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
     assert (out / "log.jsonl").read_bytes() == before
     fresh = rode.call(*train_words(task, out, "--steps", 4, "--overwrite"))
     assert fresh.returncode == 0 and (out / "log.jsonl").read_bytes() == before
+
+
+def everything(folder):
+    """Names, sizes and times of what is below: what a process that writes nothing leaves alone."""
+    found = [folder, *folder.rglob("*")]
+    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def test_a_finished_run_in_a_folder_that_cannot_be_written_gives_its_result(rode, task, tmp_path):
+    out = tmp_path / "run"
+    words = train_words(task, out, "--steps", 4, "--resume")
+    first = rode.call(*words, "--json")
+    assert first.returncode == 0 and "finished" not in first.stderr
+    (out / ".lock").unlink()
+    out.chmod(0o555)  # who may write nevertheless, as root may, would leave a lock
+    before = everything(tmp_path)
+    again = rode.call(*words, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == json.loads(first.stdout)
+    assert everything(tmp_path) == before
+    assert f"the run in '{out}' is finished" in again.stderr
+    shown = rode.call(*words)
+    assert shown.returncode == 0 and "validation loss" in shown.stdout
+    out.chmod(0o755)
+    (out / ".lock").mkdir()  # cannot be opened, by root either
+    assert rode.call(*words).returncode == 0
+    (out / "result.json").unlink()
+    unfinished = rode.call(*words)
+    assert unfinished.returncode == FAILED and ".lock" in unfinished.stderr
 
 
 def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
@@ -289,74 +318,3 @@ def test_a_wrong_key_in_the_task_is_named_with_its_line(rode, task, tmp_path):
         for word in ("small.toml", "line", wrong.split()[0], right.split()[0]):
             assert word in done.stderr, done.stderr
         assert not out.exists()
-
-
-def field_values(data):
-    """The fields of a protobuf message: (number, value), bytes for nested ones."""
-    at = 0
-
-    def varint():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            yield number, varint()
-            continue
-        size = {1: 8, 5: 4}.get(wire) or varint()
-        yield number, data[at : at + size]
-        at += size
-
-
-def read_events(path):
-    """Scalars of an event file: (tag, step, value)."""
-    data, at = path.read_bytes(), 0
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        event = dict(field_values(data[at + 12 : at + 12 + length]))
-        for _, value in field_values(event.get(5, b"")):
-            fields = dict(field_values(value))
-            yield fields[1].decode(), event[2], struct.unpack("<f", fields[2])[0]
-        at += 16 + length
-
-
-def test_events_hold_what_the_log_holds(rode, task, tmp_path):
-    out = tmp_path / "run"
-    assert rode.call(*train_words(task, out, "--steps", 40)).returncode == 0
-    (file,) = out.glob("events.out.tfevents.*")
-    found = {(tag, step): value for tag, step, value in read_events(file)}
-    steps = [line for line in lines(out / "log.jsonl") if line["kind"] == "step"]
-    for line in steps:
-        for key in ("loss", "lr", "lr_rho", "gradient_norm", "update_ratio"):
-            assert found[f"train/{key}", line["step"]] == pytest.approx(line[key], rel=1e-6)
-    matrices = steps[-1]["matrices"]
-    assert len(matrices) == 7
-    for name, values in matrices.items():
-        assert found[f"matrix/{name}/theta", 39] == pytest.approx(values["theta"], rel=1e-6)
-    assert ("validation/loss", 40) in found
-
-
-def test_tensorboard_reads_the_events_of_a_resumed_run(rode, task, tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    out = tmp_path / "run"
-    process = start(rode, *train_words(task, out))
-    wait_for_step(out, 25, process)
-    process.kill()
-    process.communicate(timeout=60)
-    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
-    events = accumulator.EventAccumulator(str(out), size_guidance={"scalars": 0})
-    events.Reload()
-    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
-    expected = [(x["step"], x["loss"]) for x in lines(out / "log.jsonl") if x["kind"] == "step"]
-    assert [step for step, _ in losses] == [step for step, _ in expected]
-    for (_, read), (_, written) in zip(losses, expected):
-        assert read == pytest.approx(written, rel=1e-6)

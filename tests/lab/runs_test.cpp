@@ -290,6 +290,31 @@ TEST(Chart, DrawsWhatItCanAndEscapesNames) {
   EXPECT_EQ(svg, to_svg(chart));
 }
 
+TEST(Chart, DashesRunsThatDivergedAndKeepsTheRangeOfTheOthers) {
+  Chart chart{.title = "t", .y_label = "loss"};
+  chart.series = {{"a", {{0, 3, 0}, {10, 1, 0}}}, {"b", {{0, 3, 0}, {10, 2, 0}}}};
+  const std::string before = to_svg(chart);
+  EXPECT_EQ(before.find("dasharray"), std::string::npos);
+  chart.series[1].diverged = {{{0, 3, 0}, {4, 1e30, 0}}, {{0, 3, 0}, {6, NAN, 0}}};
+  const std::string svg = to_svg(chart);
+  const auto count = [](const std::string& text, std::string_view part) {
+    int found = 0;
+    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(svg, ">b, diverged<"), 1);  // one entry for both
+  EXPECT_EQ(count(svg, "<path"), 4);
+  EXPECT_EQ(count(svg, "stroke-dasharray"), 3);  // two curves and the entry
+  EXPECT_EQ(count(svg, ">b<"), 1);
+  EXPECT_EQ(svg.find("e+"), std::string::npos);
+  const auto axes = [](const std::string& text) { return text.substr(0, text.find("<path")); };
+  EXPECT_EQ(axes(svg), axes(before));
+  chart.series = {{.name = "c", .diverged = {{{0, 3, 0}, {4, 5, 0}}}}};  // none was finished
+  const std::string alone = to_svg(chart);
+  EXPECT_EQ(count(alone, ">c, diverged<") + count(alone, ">c<"), 1);
+  EXPECT_MENTIONS(alone, ">5<");
+}
+
 TEST(Report, LeavesDivergedRunsOutOfTheMeans) {
   Comparison comparison{.task = "tiny-lm", .title = "T", .language = true, .optimizers = {}};
   OptimizerSummary& optimizer = comparison.optimizers.emplace_back();
@@ -306,8 +331,14 @@ TEST(Report, LeavesDivergedRunsOutOfTheMeans) {
   add("diverged", 9.0);
   EXPECT_DOUBLE_EQ(optimizer.of("final_loss")->mean, 1.5);
   EXPECT_MENTIONS(summary_table(comparison)[1].back(), "1 diverged");
+  const ChartSeries loss = charts_of(comparison).at("validation_loss").series.at(0);
+  ASSERT_EQ(loss.points.size(), 1U);
+  EXPECT_DOUBLE_EQ(loss.points[0].y, 1.5);
+  ASSERT_EQ(loss.diverged.size(), 1U);
+  EXPECT_DOUBLE_EQ(loss.diverged[0].at(0).y, 9.0);
   const std::string html = html_report(comparison);
   EXPECT_MENTIONS(html, "1.5000 ± 0.7071");
+  EXPECT_MENTIONS(html, ">adamw, diverged<");
   EXPECT_EQ(html.find("src="), std::string::npos);  // nothing from elsewhere
   const Scratch scratch;
   write_report(comparison, scratch.path());

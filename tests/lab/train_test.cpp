@@ -130,6 +130,19 @@ TEST(Training, AFinishedRunIsNotRunAgain) {
   EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "/seed is 1 there and 2 here");
 }
 
+TEST(Training, TellsTheBytesOfStateAndWorkspace) {
+  const Scratch scratch;
+  const auto result = [&](const char* optimizer) {
+    return Trainer(options_for(small_task(), optimizer, scratch / optimizer)).run().result;
+  };
+  const Json adamw = result("adamw");
+  const Json rode = result("rode");
+  // Adam has two moments of every weight, and no matrix products to find room for.
+  EXPECT_GT(adamw.value("state_bytes", -1), rode.value("state_bytes", -1));
+  EXPECT_GT(rode.value("workspace_bytes", -1), adamw.value("workspace_bytes", -1));
+  EXPECT_GE(adamw.value("workspace_bytes", -1), 0);
+}
+
 TEST(Training, SeedsDecideWeightsAndOrder) {
   const Scratch scratch;
   TrainOptions options = options_for(small_task(), "adamw", scratch / "a");

@@ -51,7 +51,8 @@ struct Frame {
     return kLeft + (value - x.low) / (x.high - x.low) * (kWidth - kLeft - kRight);
   }
   double at_y(double value) const {
-    const double share = (scaled(value) - y.low) / (y.high - y.low);
+    // Curves that are cut off may be anywhere; numbers in the file stay short.
+    const double share = std::clamp((scaled(value) - y.low) / (y.high - y.low), -9.0, 9.0);
     return kHeight - kBottom - share * (kHeight - kTop - kBottom);
   }
   double lower(const ChartPoint& p) const {
@@ -63,13 +64,20 @@ struct Frame {
 Frame frame_of(const Chart& chart) {
   Frame frame;
   frame.log_y = chart.log_y;
-  for (const ChartSeries& series : chart.series) {
-    for (const ChartPoint& p : series.points) {
+  const auto take = [&](const std::vector<ChartPoint>& points, bool height) {
+    for (const ChartPoint& p : points) {
       if (!frame.drawable(p)) continue;
       frame.x.take(p.x);
+      if (!height) continue;
       frame.y.take(frame.scaled(frame.lower(p)));
       frame.y.take(frame.scaled(p.y + p.spread));
     }
+  };
+  for (const ChartSeries& series : chart.series) take(series.points, true);
+  // A loss on its way to infinity would press all others into one line.
+  const bool alone = frame.y.low > frame.y.high;
+  for (const ChartSeries& series : chart.series) {
+    for (const auto& run : series.diverged) take(run, alone);
   }
   if (chart.line && (!chart.log_y || *chart.line > 0)) frame.y.take(frame.scaled(*chart.line));
   frame.x.settle();
@@ -149,10 +157,13 @@ std::string band(const ChartSeries& series, const Frame& frame, std::string_view
                      colour);
 }
 
-std::string curve(const ChartSeries& series, const Frame& frame, std::string_view colour) {
+constexpr std::string_view kDashes = R"( stroke-dasharray="7 4")";
+
+std::string curve(const std::vector<ChartPoint>& points, const Frame& frame,
+                  std::string_view colour, std::string_view dashes = {}) {
   std::string path;
   bool down = false;
-  for (const ChartPoint& p : series.points) {
+  for (const ChartPoint& p : points) {
     if (!frame.drawable(p)) {
       down = false;
       continue;
@@ -161,24 +172,57 @@ std::string curve(const ChartSeries& series, const Frame& frame, std::string_vie
     down = true;
   }
   if (path.empty()) return {};
-  return fmt::format(R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.8"/>)", path, colour);
+  return fmt::format(R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.8"{}/>)", path, colour,
+                     dashes);
+}
+
+// Inside an element of its own, which cuts them off at the axes.
+std::string diverged_curves(const Chart& chart, const Frame& frame) {
+  std::string curves;
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    for (const auto& run : chart.series[i].diverged) {
+      curves += curve(run, frame, kColours[i % kColours.size()], kDashes);
+    }
+  }
+  if (curves.empty()) return {};
+  const double width = kWidth - kLeft - kRight;
+  const double height = kHeight - kTop - kBottom;
+  return fmt::format(R"(<svg x="{0:.0f}" y="{1:.0f}" width="{2:.0f}" height="{3:.0f}" )"
+                     R"(viewBox="{0:.0f} {1:.0f} {2:.0f} {3:.0f}" overflow="hidden">{4}</svg>)",
+                     kLeft, kTop, width, height, curves);
+}
+
+struct LegendEntry {
+  std::string name;
+  std::string style;
+};
+
+std::vector<LegendEntry> legend_entries(const Chart& chart) {
+  std::vector<LegendEntry> entries;
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const ChartSeries& series = chart.series[i];
+    const std::string style =
+        fmt::format(R"(stroke="{}" stroke-width="2.4")", kColours[i % kColours.size()]);
+    if (!series.points.empty() || series.diverged.empty()) entries.push_back({series.name, style});
+    if (!series.diverged.empty()) {
+      entries.push_back({series.name + ", diverged", style + std::string(kDashes)});
+    }
+  }
+  if (chart.line) entries.push_back({chart.line_label, R"(stroke="#444" stroke-dasharray="5 4")"});
+  return entries;
 }
 
 std::string legend(const Chart& chart) {
+  const std::vector<LegendEntry> entries = legend_entries(chart);
+  std::size_t longest = 0;
+  for (const LegendEntry& entry : entries) longest = std::max(longest, entry.name.size());
+  const double x = kWidth - kRight - 40 - 7 * static_cast<double>(longest);
   std::string out;
   double y = kTop + 14;
-  std::size_t longest = chart.line ? chart.line_label.size() : 0;
-  for (const ChartSeries& series : chart.series) longest = std::max(longest, series.name.size());
-  const double x = kWidth - kRight - 40 - 7 * static_cast<double>(longest);
-  const auto entry = [&](std::string_view name, const std::string& style) {
-    out += rule(x, y - 4, x + 24, y - 4, style) + text_at(x + 30, y, "start", name);
+  for (const LegendEntry& entry : entries) {
+    out += rule(x, y - 4, x + 24, y - 4, entry.style) + text_at(x + 30, y, "start", entry.name);
     y += 17;
-  };
-  for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    entry(chart.series[i].name,
-          fmt::format(R"(stroke="{}" stroke-width="2.4")", kColours[i % kColours.size()]));
   }
-  if (chart.line) entry(chart.line_label, R"(stroke="#444" stroke-dasharray="5 4")");
   // On a ground of its own: a curve may run below it.
   return fmt::format(R"(<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="white" )"
                      R"(fill-opacity="0.8"/>)",
@@ -236,9 +280,9 @@ std::string to_svg(const Chart& chart) {
     out += band(chart.series[i], frame, kColours[i % kColours.size()]);
   }
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    out += curve(chart.series[i], frame, kColours[i % kColours.size()]);
+    out += curve(chart.series[i].points, frame, kColours[i % kColours.size()]);
   }
-  return out + legend(chart) + "</svg>\n";
+  return out + diverged_curves(chart, frame) + legend(chart) + "</svg>\n";
 }
 
 }  // namespace rode::lab

@@ -18,6 +18,9 @@ struct ChartPoint {
 struct ChartSeries {
   std::string name = {};
   std::vector<ChartPoint> points = {};
+  // Runs that diverged, a curve each: dashed, in the same colour, "NAME, diverged" in the legend.
+  // What leaves the range of the other curves is cut off.
+  std::vector<std::vector<ChartPoint>> diverged = {};
 };
 
 struct Chart {

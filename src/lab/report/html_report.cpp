@@ -72,8 +72,9 @@ std::string html_report(const Comparison& comparison) {
   out += table_html(summary_table(comparison));
   out +=
       "<p>Mean and sample deviation over the seeds that were finished; bands in the curves are "
-      "one deviation. Memory is the peak of the whole process (of the device, on CUDA); state "
-      "is what the optimizer keeps.";
+      "one deviation. A run that diverged is in no mean; its curves are dashed, and cut off where "
+      "they leave the others' range. Memory is the peak of the whole process; on CUDA that of "
+      "Torch's tensors, with the optimizer's workspace. State is what the optimizer keeps.";
   if (const auto lowest = comparison.lowest_possible_loss()) {
     out += fmt::format(" No model can expect a loss below {:.4f}.", *lowest);
   }

@@ -15,21 +15,28 @@ constexpr double kSmoothing = 0.9;        // of the training loss, as an exponen
 
 using Curve = std::map<std::int64_t, std::vector<double>>;  // step -> a value a seed
 
-// `kind` and `key` of the log; smoothed curves begin at their first value.
-ChartSeries series_of(const OptimizerSummary& optimizer, const std::string& kind,
-                      const std::string& key, bool smooth, std::int64_t from = 0) {
-  Curve curve;
-  for (const RunSummary& run : optimizer.runs) {
-    std::optional<double> average;
-    for (const Json& line : run.log) {
-      if (line.value("kind", "") != kind || !line.contains(key) || !line[key].is_number()) continue;
-      const double value = line[key];
-      average = average && smooth ? kSmoothing * *average + (1 - kSmoothing) * value : value;
-      const std::int64_t step = line.value("step", std::int64_t{0});
-      if (step >= from) curve[step].push_back(*average);
-    }
+// What of the log a curve shows; smoothed curves begin at their first value.
+struct Shown {
+  std::string kind;
+  std::string key;
+  bool smooth = false;
+  std::int64_t from = 0;
+};
+
+void add_run(Curve& curve, const RunSummary& run, const Shown& shown) {
+  std::optional<double> average;
+  for (const Json& line : run.log) {
+    if (line.value("kind", "") != shown.kind || !line.contains(shown.key)) continue;
+    if (!line[shown.key].is_number()) continue;
+    const double value = line[shown.key];
+    average = average && shown.smooth ? kSmoothing * *average + (1 - kSmoothing) * value : value;
+    const std::int64_t step = line.value("step", std::int64_t{0});
+    if (step >= shown.from) curve[step].push_back(*average);
   }
-  ChartSeries series{.name = optimizer.name};
+}
+
+std::vector<ChartPoint> points_of(const Curve& curve) {
+  std::vector<ChartPoint> points;
   const std::size_t stride = curve.size() / kMostPoints + 1;
   std::size_t index = 0;
   for (const auto& [step, values] : curve) {
@@ -37,8 +44,26 @@ ChartSeries series_of(const OptimizerSummary& optimizer, const std::string& kind
     ++index;
     if (!kept) continue;
     const Spread spread = spread_of(values).value_or(Spread{});
-    series.points.push_back({static_cast<double>(step), spread.mean, spread.deviation.value_or(0)});
+    points.push_back({static_cast<double>(step), spread.mean, spread.deviation.value_or(0)});
   }
+  return points;
+}
+
+// The mean of the runs that were finished, as in the table; each that diverged by itself.
+ChartSeries series_of(const OptimizerSummary& optimizer, const Shown& shown) {
+  ChartSeries series{.name = optimizer.name};
+  Curve finished;
+  for (const RunSummary& run : optimizer.runs) {
+    if (!run.diverged()) {
+      add_run(finished, run, shown);
+      continue;
+    }
+    Curve own;
+    add_run(own, run, shown);
+    // Kept where it is empty too: the legend then says why there is no curve.
+    series.diverged.push_back(points_of(own));
+  }
+  series.points = points_of(finished);
   return series;
 }
 
@@ -157,33 +182,32 @@ std::vector<std::vector<std::string>> summary_table(const Comparison& comparison
 
 std::map<std::string, Chart> charts_of(const Comparison& comparison) {
   std::map<std::string, Chart> charts;
-  const auto add = [&](const std::string& file, Chart chart, const std::string& kind,
-                       const std::string& key, bool smooth, std::int64_t from = 0) {
+  const auto add = [&](const std::string& file, Chart chart, const Shown& shown) {
     chart.x_label = "step";
     for (const OptimizerSummary& optimizer : comparison.optimizers) {
-      chart.series.push_back(series_of(optimizer, kind, key, smooth, from));
+      chart.series.push_back(series_of(optimizer, shown));
     }
     charts[file] = std::move(chart);
   };
   Chart loss{.title = "Validation loss", .y_label = "loss"};
   loss.line = comparison.lowest_possible_loss();
   loss.line_label = "lowest possible";
-  add("validation_loss", loss, "evaluation", "loss", false);
+  add("validation_loss", loss, {"evaluation", "loss"});
   loss.title = "Validation loss, second half";
-  add("validation_loss_late", loss, "evaluation", "loss", false, last_step(comparison) / 2);
+  add("validation_loss_late", loss, {"evaluation", "loss", false, last_step(comparison) / 2});
   if (!comparison.language) {
-    add("validation_accuracy", {.title = "Validation accuracy", .y_label = "share"}, "evaluation",
-        "accuracy", false);
+    add("validation_accuracy", {.title = "Validation accuracy", .y_label = "share"},
+        {"evaluation", "accuracy"});
   }
-  add("training_loss", {.title = "Training loss, smoothed", .y_label = "loss"}, "step", "loss",
-      true);
-  add("weight_norm", {.title = "Global weight norm", .y_label = "norm"}, "evaluation",
-      "weight_norm", false);
+  add("training_loss", {.title = "Training loss, smoothed", .y_label = "loss"},
+      {"step", "loss", true});
+  add("weight_norm", {.title = "Global weight norm", .y_label = "norm"},
+      {"evaluation", "weight_norm"});
   add("gradient_norm", {.title = "Gradient norm, smoothed", .y_label = "norm", .log_y = true},
-      "step", "gradient_norm", true);
+      {"step", "gradient_norm", true});
   add("update_ratio",
-      {.title = "Update over weight norm, smoothed", .y_label = "ratio", .log_y = true}, "step",
-      "update_ratio", true);
+      {.title = "Update over weight norm, smoothed", .y_label = "ratio", .log_y = true},
+      {"step", "update_ratio", true});
   return charts;
 }
 

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <bit>
+#include <charconv>
 #include <chrono>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -64,15 +66,27 @@ std::string event_at(std::int64_t step) {
   return event;
 }
 
-// TensorBoard reads the files of a folder in the order of their names: time first, and a number
-// that tells two starts within one second apart.
+// TensorBoard reads the files of a folder in the order of their names, and a start voids what it
+// has read until then. So a new file's name comes after every other: a number tells starts within
+// one second apart, of whatever process, and a clock that was set back is not followed.
 std::filesystem::path new_name(const std::filesystem::path& folder) {
-  const auto seconds = static_cast<std::int64_t>(now());
-  for (int number = 0;; ++number) {
-    const auto path = folder / fmt::format("events.out.tfevents.{:010}.{:03}.{}.rode", seconds,
-                                           number, ::getpid());
-    if (!std::filesystem::exists(path)) return path;
+  constexpr std::string_view kPrefix = "events.out.tfevents.";
+  auto seconds = static_cast<std::int64_t>(now());
+  int number = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kPrefix) || !name.ends_with(".rode")) continue;
+    std::int64_t its_seconds = 0;
+    int its_number = 0;
+    const char* const end = name.data() + name.size();
+    const auto first = std::from_chars(name.data() + kPrefix.size(), end, its_seconds);
+    if (first.ec != std::errc() || first.ptr == end) continue;
+    if (std::from_chars(first.ptr + 1, end, its_number).ec != std::errc()) continue;
+    if (std::pair(its_seconds, its_number) < std::pair(seconds, number)) continue;
+    seconds = its_seconds;
+    number = its_number + 1;
   }
+  return folder / fmt::format("{}{:010}.{:03}.{}.rode", kPrefix, seconds, number, ::getpid());
 }
 
 }  // namespace

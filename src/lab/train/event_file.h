@@ -24,7 +24,8 @@ std::uint32_t masked_crc32c(std::string_view bytes);
 
 class EventFile {
  public:
-  // A new file in `folder`. What earlier files hold at or beyond `first_step` is marked as void.
+  // A new file in `folder`, read after those that are there. What they hold at or beyond
+  // `first_step` is marked as void.
   EventFile(const std::filesystem::path& folder, std::int64_t first_step);
 
   void scalars(std::int64_t step, std::span<const std::pair<std::string, double>> values);

@@ -50,6 +50,23 @@ void append_matrices(Scalars& scalars, const Json& matrices) {
   }
 }
 
+Scalars evaluation_scalars(const Json& json) {
+  Scalars scalars = scalars_of(json, "validation/");
+  if (json.contains("matrices")) append_matrices(scalars, json["matrices"]);
+  return scalars;
+}
+
+// The last line of a file of whole lines.
+Json last_line(const std::filesystem::path& file) {
+  const FileMapping mapping(file, "log");
+  const std::string_view text(reinterpret_cast<const char*>(mapping.bytes().data()),
+                              mapping.bytes().size());
+  if (text.size() < 2) return {};
+  const std::size_t before = text.rfind('\n', text.size() - 2);
+  return Json::parse(text.substr(before == std::string_view::npos ? 0 : before + 1), nullptr,
+                     false);
+}
+
 void tell(const RunLog::Note& note, const std::filesystem::path& file, std::string_view what) {
   if (note) note(fmt::format("'{}' {}", printable(file.string()), what));
 }
@@ -112,7 +129,15 @@ RunLog::RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t st
   seconds_before_ = kept.seconds;
   times_ = std::make_unique<AppendFile>(folder.times(), kept.bytes);
   sync_folder(folder.path());  // a checkpoint that outlives the machine needs its log
-  if (tensorboard) events_.emplace(folder.path(), step);
+  if (!tensorboard) return;
+  events_.emplace(folder.path(), step);
+  // The start voids what earlier files hold of this step. Of a step not yet made that is right, but
+  // the evaluation of its number is before the checkpoint, and last in the log: it is told again.
+  const Json last = log_.size() > 0 ? last_line(folder.log()) : Json();
+  if (last.is_object() && last.value("kind", "") == "evaluation" && has_number(last, "step") &&
+      last["step"].get<std::int64_t>() == step) {
+    events_->scalars(step, evaluation_scalars(last));
+  }
 }
 
 void RunLog::step(const StepRecord& record) {
@@ -142,11 +167,9 @@ void RunLog::evaluation(const EvalRecord& record) {
   put(json, "accuracy", record.accuracy);
   json["best_loss"] = record.best_loss;
   json["weight_norm"] = record.weight_norm;
-  Scalars scalars = scalars_of(json, "validation/");
   json["matrices"] = radii_json(record.radii);
-  append_matrices(scalars, json["matrices"]);
   log_.append(json.dump() + "\n");
-  if (events_) events_->scalars(record.step, scalars);
+  if (events_) events_->scalars(record.step, evaluation_scalars(json));
 }
 
 void RunLog::diverged(std::int64_t step, std::string_view what) {

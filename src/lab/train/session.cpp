@@ -275,7 +275,10 @@ std::int64_t Session::peak_bytes() const {
   if (device_.is_cuda()) {
     const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    return stats.allocated_bytes[kAll].peak;
+    // State lies in Torch's tensors. The workspace does not: the engine takes it from CUDA when it
+    // is made, and keeps it.
+    const rode::Optimizer& engine = optimizer_->optimizer().engine();
+    return stats.allocated_bytes[kAll].peak + static_cast<std::int64_t>(engine.workspace_bytes());
   }
   struct rusage usage = {};
   if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;

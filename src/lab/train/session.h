@@ -52,7 +52,8 @@ class Session {
 
   WeightNorms norms();
   std::int64_t parameters();
-  std::int64_t peak_bytes() const;  // on the device; on the CPU of the whole process
+  // On a GPU Torch's tensors and the engine's workspace; on the CPU the whole process.
+  std::int64_t peak_bytes() const;
   Model& model() { return *model_; }
   AnyOptimizer& optimizer() { return *optimizer_; }
   c10::Device device() const { return device_; }

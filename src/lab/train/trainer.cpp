@@ -44,8 +44,11 @@ struct Trainer::Impl {
     if (options.read_interval > 0) read_interval = options.read_interval;
     const Json run = describe_run(options, plan, spec, method);
     if (options.resume && folder.has_run()) {
-      take_lock();
       folder.continue_run(run);
+      // A run that is done is only read: its folder may be one that cannot be written.
+      if (find_finished()) return;
+      take_lock();
+      folder.continue_run(run);  // another process may have replaced it until now
       folder.remove_temporaries();
       load();
     } else {
@@ -61,6 +64,7 @@ struct Trainer::Impl {
     if (hooks.note) hooks.note(text);
   }
 
+  bool find_finished();
   void take_lock();
   void load();
   void save();
@@ -82,7 +86,8 @@ struct Trainer::Impl {
   std::optional<RunLock> lock;
   Session session;
   TrainState state;
-  std::unique_ptr<RunLog> log;  // from run() on
+  std::unique_ptr<RunLog> log;   // from run() on
+  std::optional<Json> finished;  // result.json of a run that there is nothing left to do of
   bool resumed = false;
   std::int64_t saved = -1;  // the step of the last checkpoint
   WeightNorms norms;        // at the last evaluation
@@ -96,6 +101,12 @@ struct Trainer::Impl {
   std::int64_t steps_here = 0;
   Clock::time_point begin = Clock::now();
 };
+
+bool Trainer::Impl::find_finished() {
+  finished = folder.result();
+  if (finished && finished->value("status", "") != "finished") finished.reset();
+  return finished.has_value();
+}
 
 void Trainer::Impl::take_lock() {
   lock.emplace(folder.path());
@@ -302,7 +313,9 @@ Json Trainer::Impl::result(const char* status) {
   }
   if (const auto lowest = batches.best_loss()) json["lowest_possible_loss"] = *lowest;
   json["parameters"] = session.parameters();
-  json["state_bytes"] = session.optimizer().optimizer().engine().state_bytes();
+  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  json["state_bytes"] = engine.state_bytes();
+  json["workspace_bytes"] = engine.workspace_bytes();
   json["peak_memory_bytes"] = session.peak_bytes();
   json["seconds"] = seconds;
   json["units_per_second"] = seconds > 0 ? static_cast<double>(units) / seconds : 0.0;
@@ -313,9 +326,10 @@ Json Trainer::Impl::result(const char* status) {
 
 TrainOutcome Trainer::Impl::run() {
   if (options.resume) {
-    const auto done = folder.result();
-    if (done && done->value("status", "") == "finished") {
-      return {TrainStatus::finished, state.step, *done};
+    // Asked again under the lock: another process may have ended while this one began.
+    if (finished || find_finished()) {
+      note("the run in '" + folder.path().string() + "' is finished; this is its result");
+      return {TrainStatus::finished, finished->value("steps", state.step), *finished};
     }
     folder.remove_result();
     if (resumed) note("resumed after step " + std::to_string(state.step));
