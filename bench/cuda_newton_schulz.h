@@ -26,7 +26,7 @@ cuda::NsSlot of_direction(cuda::NsSlot slot);
 // Every start has the norm it should have.
 void all_ones(const cuda::NewtonSchulz& ns, std::size_t count);
 
-// Prints what disagrees with fp32, or is not repeatable, and a few of the others; how many did.
+// Prints what disagrees with fp32, or is not repeatable, and a few of the others; 0: nothing did.
 using Shapes = std::vector<std::pair<std::int64_t, std::int64_t>>;
 int check(const Shapes& shapes);
 

@@ -43,8 +43,9 @@ inline std::vector<Spec> stream_specs() {
 
 class OnStream {
  public:
-  OnStream(const Method& method, const Stream& stream, DType weights = DType::f32)
-      : model_(stream_specs(), weights), stream_(stream.get()) {
+  OnStream(const Method& method, const Stream& stream, DType weights = DType::f32,
+           std::vector<Spec> specs = stream_specs())
+      : model_(std::move(specs), weights), stream_(stream.get()) {
     std::vector<Parameter> parameters = model_.parameters();
     for (Parameter& p : parameters) {
       values_.push_back(std::make_unique<GuardedArray>(p.value.data, p.value.bytes()));

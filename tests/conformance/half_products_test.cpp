@@ -5,6 +5,7 @@
 // hold to 1e-5 of the double-precision reference; small ones by the reference itself.
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numbers>
 #include <string>
 #include <utility>
@@ -98,9 +99,8 @@ Expected expected_of(const Method& method, const Problem& problem) {
 }
 
 void expect_near(testing::Judge& judge, const Method& method, const Problem& problem,
-                 const std::string& label) {
+                 const std::string& label, const Expected& expected) {
   constexpr double kRadius = 1e-6;
-  const Expected expected = expected_of(method, problem);
   for (const char* dtype : {"bf16", "fp16"}) {
     SCOPED_TRACE(label + " " + dtype);
     const testing::EngineRun run = testing::run_engine(method.with({{"ns_dtype", dtype}}), problem);
@@ -113,6 +113,11 @@ void expect_near(testing::Judge& judge, const Method& method, const Problem& pro
       EXPECT_NEAR(testing::norm(run.weight), expected.radii[i], kRadius * expected.radii[i]);
     }
   }
+}
+
+void expect_near(testing::Judge& judge, const Method& method, const Problem& problem,
+                 const std::string& label) {
+  expect_near(judge, method, problem, label, expected_of(method, problem));
 }
 
 const std::vector<std::pair<const char*, Settings>> kMethods = {
@@ -167,6 +172,37 @@ TEST(HalfProducts, StayNearOnTheLargeMatricesOfModels) {
   }
 }
 
+// As the bound of agreement, but of the tile of 128 x 128 that is worst: among a thousand, one that
+// is wrong would not show. A tile that moves less than the others is held to what those move.
+double worst_tile(const Problem& problem, const Values& found,
+                  const std::vector<double>& expected) {
+  struct Tile {
+    double error = 0, moved = 0, count = 0;
+  };
+  constexpr std::int64_t kSide = 128;
+  const std::int64_t cols = problem.shape[1], across = (cols + kSide - 1) / kSide;
+  std::map<std::int64_t, Tile> tiles;
+  Tile all;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const double e = static_cast<double>(found[i]) - expected[i];
+    const double d = expected[i] - static_cast<double>(problem.weight[i]);
+    for (Tile* tile : {&tiles[at / cols / kSide * across + at % cols / kSide], &all}) {
+      tile->error += e * e;
+      tile->moved += d * d;
+      tile->count += 1;
+    }
+  }
+  double worst = 0;
+  for (const auto& [index, tile] : tiles) {
+    const double moved = std::max(tile.moved, all.moved * tile.count / all.count);
+    worst = std::max(worst, std::sqrt(tile.error / moved) / testing::kHalfProducts);
+  }
+  return worst;
+}
+// In bounds: the CPU's worst tile is at 1.8, and all are 14 away without the reprojections.
+constexpr double kWorstTile = 3, kVisible = 10;
+
 // More tiles than the device can hold until their matrix's sum is known: they are reprojected in
 // device memory. Weights and gradient have the same singular vectors, so that every iteration
 // leaves the tangent space.
@@ -179,12 +215,16 @@ TEST(HalfProducts, StayNearWhereTilesAreReprojectedBehindTheProducts) {
                           .weight = spectrum(for_weight, shape[0], shape[1], false),
                           .gradients = {spectrum(for_gradient, shape[0], shape[1], true)}};
     const Method method = Method::by_name("rode", {{"lr", "0.02"}});
-    expect_near(judge, method, problem, "rode lr=0.02 " + testing::to_string(shape) + " aligned");
-    // Without the reprojections the weights are elsewhere.
     const Expected expected = expected_of(method, problem);
-    const testing::EngineRun without =
-        testing::run_engine(method.with({{"ns_dtype", "bf16"}, {"reproject", "final"}}), problem);
-    EXPECT_GT(compare(problem, without.weight, expected.weight, testing::kHalfProducts).ratio(), 2);
+    expect_near(judge, method, problem, "rode lr=0.02 " + testing::to_string(shape) + " aligned",
+                expected);
+    const Method in_bf16 = method.with({{"ns_dtype", "bf16"}});
+    const Values found = testing::run_engine(in_bf16, problem).weight;
+    EXPECT_LT(worst_tile(problem, found, expected.weight), kWorstTile);
+    // Without the reprojections the weights are elsewhere.
+    const Values without =
+        testing::run_engine(in_bf16.with({{"reproject", "final"}}), problem).weight;
+    EXPECT_GT(compare(problem, without, expected.weight, testing::kHalfProducts).ratio(), kVisible);
   }
 }
 

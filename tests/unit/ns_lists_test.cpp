@@ -214,8 +214,9 @@ TEST(NsLists, WorkIsDealtEvenly) {
 }
 
 // Loads along K until the last cluster has done its list, each item begun when the phase before has
-// completed its matrices; and the loads that each would have if all had the same.
-std::pair<double, double> time_of(const WorkList& list) {
+// completed its matrices; and the loads that each of `most` clusters would have if all had the
+// same.
+std::pair<double, double> time_of(const WorkList& list, int most) {
   constexpr int kEpilogue = 2;
   const auto clusters = static_cast<std::size_t>(list.clusters());
   std::vector<int> at(list.lists.begin(), list.lists.end() - 1);
@@ -239,7 +240,8 @@ std::pair<double, double> time_of(const WorkList& list) {
       }
     }
   }
-  return {*std::max_element(time.begin(), time.end()), work / static_cast<double>(clusters)};
+  for (std::size_t c = 0; c < clusters; ++c) EXPECT_EQ(at[c], list.lists[c + 1]);
+  return {*std::max_element(time.begin(), time.end()), work / most};
 }
 
 // Dealt phase by phase, the Gram form of these shapes would leave a seventh of the device idle.
@@ -256,12 +258,14 @@ TEST(NsLists, PhasesOfAStretchTogetherAreDealtEvenly) {
       decoder.push_back(matrix(rows, cols, Reproject::final));
     }
   }
+  constexpr int kClusters = 66;
   double taken = 0, even = 0;
-  for (const Chunk& chunk : plan_chunks(decoder, {.workspace_limit = 512 * kMega})) {
+  for (const Chunk& chunk :
+       plan_chunks(decoder, {.workspace_limit = 512 * kMega, .clusters = kClusters})) {
     for (const Stretch& stretch : chunk.stretches) {
       if (stretch.count == 1) continue;
       const auto [own_taken, own_even] =
-          time_of(chunk.lists[static_cast<std::size_t>(stretch.list)]);
+          time_of(chunk.lists[static_cast<std::size_t>(stretch.list)], kClusters);
       taken += own_taken;
       even += own_even;
     }

@@ -26,7 +26,9 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   constexpr bool kSymmetric = kKind == ProductKind::symmetric;
   constexpr bool kHold = kKind == ProductKind::held;
   constexpr bool kDefer = kKind == ProductKind::deferred;
-  constexpr bool kMeasure = kKind == ProductKind::measured || kDefer;
+  constexpr Sums kSums = kKind == ProductKind::measured ? Sums::t_and_xx
+                         : kDefer                       ? Sums::t
+                                                        : Sums::none;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
@@ -87,7 +89,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       const Phase& phase = args.phases[kSymmetric ? uniform(item.phase) : 0];
       const bool blended = kSymmetric && phase.blends != nullptr;
       const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
-      if (blended || kMeasure) {
+      if (blended || kSums != Sums::none) {
         if (me.leads()) {
           if constexpr (kSymmetric) wait_written(args, item, tile);
           const CUtensorMap* map =
@@ -111,15 +113,15 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
       } else if constexpr (kHold) {
         hold<Element>(args, tile, me, shared, at, d);
       } else {
-        finish_apply<Element, kMeasure>(
-            args, item, rank, me, shared, d, [&](const ProductTile& own, const PartialSums& sums) {
-              if constexpr (kDefer) {
-                stores_wait();  // the other warpgroup multiplies meanwhile
-                add_to_word<true>(args.words + own.matrix, sums.t);
-              } else {
-                args.partials[item.partial + rank] = sums;
-              }
-            });
+        finish_apply<Element, kSums>(args, item, rank, me, shared, d,
+                                     [&](const ProductTile& own, const PartialSums& sums) {
+                                       if constexpr (kDefer) {
+                                         stores_wait();  // the other warpgroup multiplies meanwhile
+                                         add_to_word<true>(args.words + own.matrix, sums.t);
+                                       } else {
+                                         args.partials[item.partial + rank] = sums;
+                                       }
+                                     });
       }
       at.advance(uniform(skipped) + kMore);
       i += 2;

@@ -228,15 +228,18 @@ __device__ __forceinline__ void finish_symmetric(const ProductArgs& args, const 
   }
 }
 
-// D = acc; kMeasure: with this tile's share of <D, U> and ||D||^2 of the rounded numbers, which
-// `add` is given by one thread, behind the tile's store.
-template <class Element, bool kMeasure, class Add>
+// Sums of a tile that an applying product takes: none, <D, U>, or that and ||D||^2.
+enum class Sums { none, t, t_and_xx };
+
+// D = acc. Sums are those of the rounded numbers; `add` is given them by one thread, behind the
+// tile's store.
+template <class Element, Sums kSums, class Add>
 __device__ __forceinline__ void finish_apply(const ProductArgs& args, const ProductItem& item,
                                              int rank, Worker& me, Shared& shared,
                                              float (&d)[2][64], const Add& add) {
   const CUtensorMap* map = args.maps + item.group * kRoles + args.phases[0].d;
   const std::uint32_t own = me.own_place();
-  if constexpr (kMeasure) {
+  if constexpr (kSums != Sums::none) {
     me.wait_loaded();
   } else {
     me.wait_free();
@@ -247,26 +250,29 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
 #pragma unroll
     for (int from = 0; from < 32; from += kInFlight) {
       std::uint32_t direction[kInFlight];
-      if constexpr (kMeasure) me.read(own, half, from, direction);
+      if constexpr (kSums != Sums::none) me.read(own, half, from, direction);
 #pragma unroll
       for (int j = 0; j < kInFlight; ++j) {
         const int i = from + j;
         const std::uint32_t packed = pack(d[half][2 * i], d[half][2 * i + 1], Element());
-        if constexpr (kMeasure) {
-          const float2 u = unpack(direction[j], __half()), x = unpack(packed, Element());
+        const float2 x = unpack(packed, Element());
+        if constexpr (kSums != Sums::none) {
+          const float2 u = unpack(direction[j], __half());
           t += x.x * u.x + x.y * u.y;
-          xx += x.x * x.x + x.y * x.y;
         }
+        if constexpr (kSums == Sums::t_and_xx) xx += x.x * x.x + x.y * x.y;
         write_shared(me.place(own, half, i), packed);
       }
       asm volatile("" : "+f"(t), "+f"(xx)::"memory");
     }
   }
-  if constexpr (kMeasure) {
+  if constexpr (kSums != Sums::none) {
     double wide_t = t, wide_xx = xx;
     for (int offset = 16; offset > 0; offset >>= 1) {
       wide_t += __shfl_down_sync(0xffffffffU, wide_t, offset);
-      wide_xx += __shfl_down_sync(0xffffffffU, wide_xx, offset);
+      if constexpr (kSums == Sums::t_and_xx) {
+        wide_xx += __shfl_down_sync(0xffffffffU, wide_xx, offset);
+      }
     }
     if (me.lane == 0) {
       shared.sums[me.group][me.warp][0] = wide_t;
@@ -278,7 +284,7 @@ __device__ __forceinline__ void finish_apply(const ProductArgs& args, const Prod
   if (me.leads()) {
     const ProductTile tile = tile_of(item, rank);
     store_tile(map, me.tile, tile.row * kTileSide, item.col_tile * kTileSide, tile.batch);
-    if constexpr (kMeasure) {
+    if constexpr (kSums != Sums::none) {
       const double(&s)[4][2] = shared.sums[me.group];
       add(tile, PartialSums{s[0][0] + s[1][0] + s[2][0] + s[3][0],
                             s[0][1] + s[1][1] + s[2][1] + s[3][1]});

@@ -76,6 +76,7 @@ __device__ inline void copy_operands(const ProductArgs& args, Shared& shared, in
   prefetch_map(args.maps + next.group * kRoles + args.phases[0].a);
   prefetch_map(args.maps + next.group * kRoles + args.phases[0].b);
   wait_for_previous_launch();
+  fence_for_loads();  // what that one wrote without the copy engine is read with it
   for (int i = first; i < last; ++i) {
     const ProductItem item = next;
     next = args.items[i + 1 < last ? i + 1 : i];  // on its way while this one is copied
