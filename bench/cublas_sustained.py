@@ -22,9 +22,7 @@ LAUNCHES = 20
 
 def clock_and_power() -> str:
     query = ["nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader"]
-    return subprocess.run(
-        query, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def sustain(
@@ -46,9 +44,7 @@ def sustain(
             multiply(left, right, out=out)
         torch.cuda.synchronize()
         rates.append(flops / (time.monotonic() - start) / 1e12)
-    print(
-        f"{name:30s} first {rates[0]:.0f}, last {rates[-1]:.0f} TFLOP/s; {clock_and_power()}"
-    )
+    print(f"{name:30s} first {rates[0]:.0f}, last {rates[-1]:.0f} TFLOP/s; {clock_and_power()}")
 
 
 def gaussian(*shape: int, dtype: torch.dtype) -> torch.Tensor:
