@@ -31,7 +31,8 @@ build: setup ## build the release command line, build/bin/rode
 	@test -x build/bin/rode
 
 .PHONY: test
-test: setup ## build and run every test
+test: ## build and run every test
+	@tools/setup.sh --peers
 	@tools/test.sh ci
 
 # LibTorch is that of .venv.

@@ -3,6 +3,7 @@
 # Prepares a Debian or Ubuntu machine: system packages, then .venv with the pinned Python packages.
 #
 #   tools/setup.sh            what building and testing needs
+#   tools/setup.sh --peers    the same, and what tests compare the lab with
 #   tools/setup.sh --fuzz     the same, and a clang with libFuzzer
 #   tools/setup.sh --cuda     the same, and nvcc: the machine's own, or one from pip in .venv/cuda
 #
@@ -12,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly requirements=python/requirements-dev.txt
 readonly packages_file=tools/packages-debian.txt
+readonly peers_requirements=tools/requirements-peers.txt
 readonly cuda_requirements=tools/requirements-cuda.txt
 readonly venv=.venv
 
@@ -126,6 +128,24 @@ setup_venv() {
   touch "$stamp"
 }
 
+# What the lab's models are compared with. Not needed to build or to train: a machine that cannot
+# have it is told once, and skips those tests.
+setup_peers() {
+  local stamp
+  stamp=$venv/.peers-$(sha256sum "$peers_requirements" | cut -c1-16)
+  if [[ -e $stamp ]]; then
+    return
+  fi
+  say "installing the pinned packages of $peers_requirements into $venv"
+  rm -f "$venv"/.peers-*
+  if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    -r "$requirements" -r "$peers_requirements"; then
+    say "pip could not install them; tests against transformers and tensorboard will skip" \
+      "(to try again: rm $stamp)"
+  fi
+  touch "$stamp"
+}
+
 # A compiler for the kernels. The packages from pip lack two names that a toolkit has and that
 # CMake and nvcc look for: lib64, and the runtime's library without its version.
 setup_cuda() {
@@ -146,12 +166,14 @@ setup_cuda() {
 
 # One statement a step: errexit does not act inside an && list.
 case "${1:-}" in
-  '' | --fuzz | --cuda) ;;
-  *) die "unknown argument '$1'; expected none, --fuzz or --cuda" ;;
+  '' | --peers | --fuzz | --cuda) ;;
+  *) die "unknown argument '$1'; expected none, --peers, --fuzz or --cuda" ;;
 esac
 setup_packages
 setup_venv
-if [[ ${1:-} == --fuzz ]]; then
+if [[ ${1:-} == --peers ]]; then
+  setup_peers
+elif [[ ${1:-} == --fuzz ]]; then
   setup_fuzz
 elif [[ ${1:-} == --cuda ]]; then
   setup_cuda
