@@ -67,11 +67,13 @@ def test_the_example_learns(capsys):
 
 
 @pytest.mark.parametrize(
-    ("example", "package"),
-    [("huggingface_trainer", "transformers"), ("lightning_module", "lightning")],
+    ("example", "packages"),
+    [("huggingface_trainer", ["transformers", "accelerate"]), ("lightning_module", ["lightning"])],
+    ids=["transformers", "lightning"],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_other_trainers_run_unchanged(example, package):
-    pytest.importorskip(package)
+def test_other_trainers_run_unchanged(example, packages):
+    for package in packages:
+        pytest.importorskip(package)
     first, last = runpy.run_path(str(ROOT / "examples" / f"{example}.py"))["main"]()
     assert last < 0.8 * first
