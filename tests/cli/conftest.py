@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "trajectory"))
 
 import harness  # noqa: E402
+from train_support import TASK, cannot_train  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,16 @@ def binary():
 @pytest.fixture
 def rode(binary, tmp_path):
     return harness.Rode(binary, tmp_path)
+
+
+@pytest.fixture
+def needs_training(rode):
+    if cannot_train(rode):
+        pytest.skip("this build cannot train")
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(TASK)
+    return path

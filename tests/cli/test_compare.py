@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 from train_support import (
     TASK,
-    cannot_train,
     checkpoints,
     start,
     train_words,
@@ -20,19 +19,7 @@ from train_support import (
 
 FAILED, USAGE = 1, 2
 PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot_runs.py"
-
-
-@pytest.fixture(autouse=True)
-def needs_training(rode):
-    if cannot_train(rode):
-        pytest.skip("this build cannot train")
-
-
-@pytest.fixture
-def task(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(TASK)
-    return path
+pytestmark = pytest.mark.usefixtures("needs_training")
 
 
 def compare_words(task, out, *extra, steps=20):

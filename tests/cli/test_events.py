@@ -5,22 +5,10 @@ import signal
 import struct
 
 import pytest
-from train_support import TASK, cannot_train, lines, start, train_words, wait_for_step
+from train_support import TASK, lines, start, train_words, wait_for_step
 
 START = 1  # status of a session's log
-
-
-@pytest.fixture(autouse=True)
-def needs_training(rode):
-    if cannot_train(rode):
-        pytest.skip("this build cannot train")
-
-
-@pytest.fixture
-def task(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(TASK)
-    return path
+pytestmark = pytest.mark.usefixtures("needs_training")
 
 
 def field_values(data):

@@ -7,15 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from train_support import TASK, cannot_train, lines, train_words
+from train_support import TASK, lines, train_words
 
 TOOL = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "lab_trials.py"
-
-
-@pytest.fixture(autouse=True)
-def needs_training(rode):
-    if cannot_train(rode):
-        pytest.skip("this build cannot train")
+pytestmark = pytest.mark.usefixtures("needs_training")
 
 
 def call(*words):

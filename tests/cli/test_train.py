@@ -12,7 +12,6 @@ import pytest
 from safetensors.torch import load_file
 from train_support import (
     TASK,
-    cannot_train,
     checkpoints,
     lines,
     start,
@@ -23,19 +22,7 @@ from train_support import (
 
 FAILED, USAGE = 1, 2
 SEED = 20240520
-
-
-@pytest.fixture(autouse=True)
-def needs_training(rode):
-    if cannot_train(rode):
-        pytest.skip("this build cannot train")
-
-
-@pytest.fixture
-def task(tmp_path):
-    path = tmp_path / "small.toml"
-    path.write_text(TASK)
-    return path
+pytestmark = pytest.mark.usefixtures("needs_training")
 
 
 def wait_for_start(out, process, starts):

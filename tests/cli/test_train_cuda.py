@@ -5,7 +5,7 @@ import json
 import signal
 
 import pytest
-from train_support import cannot_train, checkpoints, lines, start, wait_for_step
+from train_support import checkpoints, lines, start, wait_for_step
 
 STEPS = 40
 FAILED = 1
@@ -22,9 +22,7 @@ def words_of(out, device, *extra, steps=STEPS):
 
 
 @pytest.fixture(autouse=True)
-def needs_a_gpu(rode, tmp_path):
-    if cannot_train(rode):
-        pytest.skip("this build cannot train")
+def needs_a_gpu(rode, needs_training, tmp_path):
     done = rode.call(*words_of(tmp_path / "probe", "cuda", "--until", 1))
     for reason in ("no usable CUDA device", "built without CUDA"):
         if done.returncode == FAILED and reason in done.stderr:

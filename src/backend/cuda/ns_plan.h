@@ -77,7 +77,7 @@ static_assert(sizeof(ProductItem) == 64);
 struct TileRange {  // of a matrix's partial sums
   int first = 0, count = 0;
 };
-// Tiles of one matrix that its word can count (device/held.cuh).
+// Tiles of one matrix that its word can count (device/reproject.cuh).
 inline constexpr int kMostCounted = (1 << 16) - 1;
 
 enum class Projection : int {

@@ -58,7 +58,7 @@ struct ProductArgs {
   Projection projection = Projection::none;
   PartialSums* partials = nullptr;
   const TileRange* tiles = nullptr;  // [matrix]
-  long long* words = nullptr;        // [matrix]: sums as they come in (device/held.cuh)
+  long long* words = nullptr;        // [matrix]: sums as they come in (device/reproject.cuh)
 };
 
 // Compute capability 9.0 (products_hopper.cuh).

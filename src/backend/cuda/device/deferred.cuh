@@ -11,10 +11,8 @@
 // launch is cooperative), since a word is complete only when all have added to it.
 #pragma once
 
-#include "backend/cuda/device/finish.cuh"
-#include "backend/cuda/device/held.cuh"
 #include "backend/cuda/device/hopper.cuh"
-#include "backend/cuda/device/pairs.cuh"
+#include "backend/cuda/device/reproject.cuh"
 #include "backend/cuda/device/ring.cuh"
 #include "backend/cuda/products.h"
 #include "rules/newton_schulz_rule.h"
@@ -99,10 +97,7 @@ __device__ __forceinline__ void correct_deferred(const ProductArgs& args, Shared
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const std::uint64_t down = std::uint64_t{apart} * static_cast<unsigned>(from + k);
-        x[k].x = corrected<Element>(x[k].x, w[k].x, t, factor);
-        x[k].y = corrected<Element>(x[k].y, w[k].y, t, factor);
-        x[k].z = corrected<Element>(x[k].z, w[k].z, t, factor);
-        x[k].w = corrected<Element>(x[k].w, w[k].w, t, factor);
+        x[k] = corrected<Element>(x[k], w[k], t, factor);
         if ((from + k) * kRows < rows) write_16(d + down, x[k]);
       }
     }

@@ -14,36 +14,12 @@
 #include "backend/cuda/device/finish.cuh"
 #include "backend/cuda/device/hopper.cuh"
 #include "backend/cuda/device/pairs.cuh"
+#include "backend/cuda/device/reproject.cuh"
 #include "backend/cuda/device/ring.cuh"
 #include "backend/cuda/products.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda::hopper {
-
-// A matrix's word: t in steps of 2^-34 above, the tiles that have been added to it below. Integers
-// add up to the same sum in any order, and one access tells both whether t is there and what it is.
-// |t| <= ||D|| ||U||, which the guard keeps below 1.25 sqrt(n): far from 2^13.
-inline constexpr int kCountBits = 16;
-static_assert(kMostCounted < 1 << kCountBits);
-inline constexpr double kSumSteps = 17179869184.0;  // 2^34
-
-// kOrdered: with what the thread has seen to be in device memory; else the word alone is told,
-// which costs no fence.
-template <bool kOrdered>
-__device__ inline void add_to_word(long long* word, double share) {
-  const long long value = (__double2ll_rn(share * kSumSteps) << kCountBits) + 1;
-  if constexpr (kOrdered) {
-    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-  } else {
-    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-  }
-}
-
-__device__ inline long long read_word(const long long* word) {
-  long long value;
-  asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
-}
 
 __device__ inline uint4 read_shared_16(std::uint32_t address) {
   uint4 v;
@@ -117,8 +93,6 @@ __device__ __forceinline__ void hold(const ProductArgs& args, const ProductTile&
 // Three warps correct tiles, a quarter at a time: 6 rows of 16 runs of 8 elements at once, 6 runs
 // a thread. Two quarters of U are on their way while a third is worked on, and the next tile's
 // first ones while its sum is waited for.
-inline constexpr int kCorrectors = 96;
-inline constexpr int kRunsAcross = kTileSide / 8;
 inline constexpr int kRowsAtOnce = kCorrectors / kRunsAcross;
 inline constexpr int kRuns = 6, kQuarterRows = kRuns * kRowsAtOnce;
 static_assert(4 * kQuarterRows >= kTileSide);
@@ -157,13 +131,6 @@ struct DirectionRuns {
 };
 
 template <class Element>
-__device__ inline std::uint32_t corrected(std::uint32_t x, std::uint32_t u, float t, float factor) {
-  const float2 a = unpack(x, Element()), b = unpack(u, __half());
-  return pack(rules::ns_project(a.x, b.x, t, factor), rules::ns_project(a.y, b.y, t, factor),
-              Element());
-}
-
-template <class Element>
 __device__ inline void correct(std::uint32_t tile, int row, int column, const uint4 (&u)[kRuns],
                                float t, float factor) {
   // Addresses are made when they are needed: kept from tile to tile they would not fit.
@@ -182,21 +149,10 @@ __device__ inline void correct(std::uint32_t tile, int row, int column, const ui
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& w = u[from + i];
-      x[i].x = corrected<Element>(x[i].x, w.x, t, factor);
-      x[i].y = corrected<Element>(x[i].y, w.y, t, factor);
-      x[i].z = corrected<Element>(x[i].z, w.z, t, factor);
-      x[i].w = corrected<Element>(x[i].w, w.w, t, factor);
+      x[i] = corrected<Element>(x[i], u[from + i], t, factor);
       if (row + (from + i) * kRowsAtOnce < kTileSide) write_shared_16(at[i], x[i]);
     }
   }
-}
-
-// The matrix's t, once all its tiles were measured.
-__device__ inline double wait_for_sum(const long long* at, int tiles) {
-  long long word = read_word(at);
-  while ((word & ((1LL << kCountBits) - 1)) != tiles) word = read_word(at);
-  return static_cast<double>(word >> kCountBits) / kSumSteps;
 }
 
 template <class Element>
