@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published reprojection can leave the basin of the quintic; the guarded one cannot.
+// The published reprojection can leave the basin of the quintic; the guarded one, in fp32, does not.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -20,8 +20,8 @@
 //   nesterov               X_0 from momentum * M + P(g)
 //   reproject = guarded    after each reprojection but the last, X is multiplied by
 //                          min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
-//                          iteration can diverge, this one cannot, and while |t| <= 0.0476
-//                          they are equal bit for bit
+//                          iteration can diverge; this one is bounded in exact arithmetic
+//                          (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
 //   reproject = every      exactly Algorithm 1
 //   reproject = final      one reprojection, after the last iteration
 //   radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
