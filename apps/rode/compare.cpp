@@ -26,7 +26,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   std::string task;
   std::vector<std::string> optimizers;
   std::int64_t seeds = 3;
@@ -55,7 +55,7 @@ lab::Json expected_run(const lab::TrainOptions& options) {
   return lab::describe_run(options, plan, spec, Method::by_name(spec.optimizer, spec.settings));
 }
 
-std::vector<Job> jobs_of(const Arguments& arguments, const std::filesystem::path& folder) {
+std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
   lab::TrainOptions options;
   options.task = lab::load_task(arguments.task);
   options.steps = arguments.steps;
@@ -89,7 +89,8 @@ bool is_needed(const Job& job, bool overwrite) {
   return !folder.result();
 }
 
-std::vector<std::string> command_of(const Job& job, const Arguments& arguments, int threads) {
+std::vector<std::string> command_of(const Job& job, const CompareArguments& arguments,
+                                    int threads) {
   std::vector<std::string> words = {"train",
                                     "--task",
                                     arguments.task,
@@ -134,7 +135,7 @@ struct Running {
   std::unique_ptr<ChildProcess> process;
 };
 
-void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
+void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   const int threads = arguments.threads > 0 ? arguments.threads
                       : arguments.jobs > 1  ? std::max(1, available_cores() / arguments.jobs)
                                             : 0;
@@ -194,7 +195,7 @@ lab::Comparison gather(const std::vector<Job>& jobs) {
   return comparison;
 }
 
-void run_compare(const Arguments& arguments) {
+void run_compare(const CompareArguments& arguments) {
   std::vector<Job> jobs;
   std::vector<Job> needed;
   std::filesystem::path folder;
@@ -228,7 +229,7 @@ void run_compare(const Arguments& arguments) {
 }  // namespace
 
 void add_compare_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CompareArguments>();
   CLI::App* command =
       app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")

@@ -16,7 +16,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct FolderArguments {
   std::string folder;
   bool scan = false;
   bool json = false;
@@ -48,7 +48,7 @@ SplitReport report_on(const std::string& folder, const std::string& split, bool 
   return report;
 }
 
-void run(const Arguments& arguments) {
+void run(const FolderArguments& arguments) {
   std::vector<SplitReport> splits;
   for (const char* split : {"train", "valid", "test"}) {
     if (!lab::shard_paths(arguments.folder, split).empty()) {
@@ -93,7 +93,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_data_info_command(CLI::App& data) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<FolderArguments>();
   CLI::App* command = data.add_subcommand("info", "What a folder of token shards holds, checked");
   command->add_option("folder", arguments->folder, "Folder of token shards")->required();
   command->add_flag("--scan", arguments->scan, "Read every token and check it too");

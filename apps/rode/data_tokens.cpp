@@ -18,7 +18,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct TokensArguments {
   std::vector<std::string> inputs;
   std::string tokenizer = "gpt2";
   std::string vocabulary;
@@ -30,7 +30,7 @@ struct Arguments {
   bool json = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const TokensArguments& arguments) {
   if (arguments.tokenizer == "gpt2" && arguments.vocabulary.empty()) {
     throw UsageError("--tokenizer gpt2 needs --vocab, the folder of encoder.json and vocab.bpe");
   }
@@ -78,7 +78,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_data_tokens_command(CLI::App& data) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TokensArguments>();
   CLI::App* command = data.add_subcommand(
       "tokens", "Make token shards (llm.c's layout) from text, one end of text before a document");
   command->add_option("--input", arguments->inputs, "Text files, .xz, .gz, .zst and .bz2 too")

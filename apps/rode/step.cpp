@@ -15,7 +15,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct StepArguments {
   std::string optimizer;
   std::vector<std::string> settings;
   std::string in;
@@ -37,7 +37,7 @@ struct Arguments {
   bool json = false;
 };
 
-Routing make_routing(const Arguments& arguments) {
+Routing make_routing(const StepArguments& arguments) {
   Routing routing{make_route(arguments.route), {}};
   const std::map<std::string, Treatment> treatments = {
       {"matrix", Treatment::matrix}, {"rest", Treatment::rest}, {"frozen", Treatment::frozen}};
@@ -52,7 +52,7 @@ Routing make_routing(const Arguments& arguments) {
   return routing;
 }
 
-Schedule make_schedule(const Arguments& arguments) {
+Schedule make_schedule(const StepArguments& arguments) {
   if (arguments.schedule == "none") {
     if (arguments.warmup != 0 || arguments.total != 0) {
       throw UsageError("--warmup and --total need --schedule cosine");
@@ -72,7 +72,7 @@ OnBadGradient policy(const std::string& text) {
   return text == "skip" ? OnBadGradient::skip : OnBadGradient::refuse;
 }
 
-StepPlan make_plan(const Arguments& arguments) {
+StepPlan make_plan(const StepArguments& arguments) {
   StepPlan plan{make_method(arguments.optimizer, arguments.settings),
                 make_routing(arguments),
                 {},
@@ -94,7 +94,7 @@ StepPlan make_plan(const Arguments& arguments) {
   return plan;
 }
 
-void print_json(const Arguments& arguments, const StepReport& report, std::int64_t steps_done) {
+void print_json(const StepArguments& arguments, const StepReport& report, std::int64_t steps_done) {
   const Json json = {{"optimizer", arguments.optimizer},
                      {"backend", arguments.device == "cuda" ? "cuda" : arguments.backend},
                      {"steps", arguments.steps},
@@ -125,7 +125,7 @@ void note_skipped(const StepReport& report, std::int64_t steps) {
   }
 }
 
-void run(const Arguments& arguments) {
+void run(const StepArguments& arguments) {
   const StepPlan plan = make_plan(arguments);
   StepInput input{std::filesystem::path(arguments.in)};
   input.set_layouts(arguments.layouts);
@@ -147,7 +147,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_step_command(CLI::App& app) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<StepArguments>();
   CLI::App* command = app.add_subcommand("step", "Step tensors from a safetensors file");
   command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it")
       ->required();

@@ -14,7 +14,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct TasksArguments {
   std::string name;
   bool json = false;
 };
@@ -57,7 +57,7 @@ void print_task(const lab::Task& task) {
   }
 }
 
-void run(const Arguments& arguments) {
+void run(const TasksArguments& arguments) {
   if (!arguments.name.empty()) {
     const lab::Task task = lab::load_task(arguments.name);
     if (arguments.json) {
@@ -81,7 +81,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_tasks_command(CLI::App& app) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<TasksArguments>();
   CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
   command->add_option("name", arguments->name, "Task, or the path of a task file");
   command->add_flag("--json", arguments->json, "Print JSON");

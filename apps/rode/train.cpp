@@ -21,7 +21,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string task;
   std::string optimizer;
   std::vector<std::string> settings;
@@ -86,7 +86,7 @@ void print_result(const lab::Json& result, const std::filesystem::path& folder) 
              result.value("seconds", 0.0), folder.string());
 }
 
-void run_train(Arguments arguments) {
+void run_train(TrainArguments arguments) {
   keep_freed_memory();
   lab::TrainOptions& options = arguments.options;
   ProgressLine line(arguments.quiet);
@@ -131,7 +131,7 @@ void run_train(Arguments arguments) {
 }  // namespace
 
 void add_train_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   lab::TrainOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("train", "Train a task's model with one optimizer");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")

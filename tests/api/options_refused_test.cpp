@@ -4,18 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include "api/options_support.h"
 #include "api/support.h"
 
 namespace rode {
 namespace {
 
 using test::expect_error;
-
-std::map<std::string, std::string> values(const Method& method) {
-  std::map<std::string, std::string> out;
-  for (const OptionInfo& info : method.options()) out[info.key] = info.value;
-  return out;
-}
+using test::values;
 
 struct Refusal {
   std::string optimizer, key, value, expected;

@@ -10,11 +10,7 @@
 namespace rode {
 namespace {
 
-std::map<std::string, std::string> values(const Method& method) {
-  std::map<std::string, std::string> out;
-  for (const OptionInfo& info : method.options()) out[info.key] = info.value;
-  return out;
-}
+using test::values;
 
 Settings settings_of(const Method& method) {
   Settings out;
