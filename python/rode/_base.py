@@ -21,6 +21,7 @@ from rode._options import (
     refuse_unknown,
     to_text,
 )
+from rode._shards import is_dtensor, placed
 from rode.routing import param_groups, warn_of_vocabularies
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
@@ -320,7 +321,7 @@ class EngineOptimizer(torch.optim.Optimizer):
                 f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
             )
         for name, value in given.items():
-            here[name].copy_(value)
+            here[name].copy_(placed(value, here[name]) if is_dtensor(here[name]) else value)
         if metadata and "rode.step" in metadata:
             binding.engine.set_steps_done(int(metadata["rode.step"]))
 
@@ -359,7 +360,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def refused_steps(self) -> int:
         """How many steps were left out because a gradient was not finite. Waits for the device."""
-        return 0 if self._binding is None else self._binding.settled().refused_steps()
+        return 0 if self._binding is None else self._binding.refused_steps()
 
     def diagnostics(self) -> dict[str, Any]:
         """Norms of the last step over all parameters, and under `matrices` RODE's scalars of
