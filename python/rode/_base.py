@@ -10,8 +10,10 @@ import torch
 
 from rode import _engine
 from rode._binding import Binding, is_capturing, names_of, refuse_capture
+from rode._exit import release_at_exit
 from rode._options import (
     complete,
+    decay_of_rest,
     engine_options,
     group_defaults,
     live_keys,
@@ -19,7 +21,8 @@ from rode._options import (
     refuse_unknown,
     to_text,
 )
-from rode.routing import param_groups
+from rode._shards import is_dtensor, placed
+from rode.routing import param_groups, warn_of_vocabularies
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -69,6 +72,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         if isinstance(params, torch.nn.Module):
             params = param_groups(params, route=route)
         super().__init__(params, defaults)
+        if self._delegates:
+            warn_of_vocabularies(self.param_groups)
 
     def _reset(self) -> None:
         self._live = live_keys(self._name)
@@ -92,6 +97,7 @@ class EngineOptimizer(torch.optim.Optimizer):
             raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
+        decay_of_rest(group, self._keys)
         options = group_defaults(self.defaults, self._keys, self._delegates, rule)
         # Options that other groups have are ignored here, as where one dict serves several groups.
         known = {*options, *self.defaults, *_OWN_KEYS, *_NO_OPTIONS, "reference_lr"}
@@ -189,6 +195,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         for index in range(len(self.param_groups)):
             self._remember(index)
         self._binding = binding
+        release_at_exit(self)
         return binding
 
     def _remember(self, index: int) -> None:
@@ -314,7 +321,7 @@ class EngineOptimizer(torch.optim.Optimizer):
                 f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
             )
         for name, value in given.items():
-            here[name].copy_(value)
+            here[name].copy_(placed(value, here[name]) if is_dtensor(here[name]) else value)
         if metadata and "rode.step" in metadata:
             binding.engine.set_steps_done(int(metadata["rode.step"]))
 
@@ -353,7 +360,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     def refused_steps(self) -> int:
         """How many steps were left out because a gradient was not finite. Waits for the device."""
-        return 0 if self._binding is None else self._binding.settled().refused_steps()
+        return 0 if self._binding is None else self._binding.refused_steps()
 
     def diagnostics(self) -> dict[str, Any]:
         """Norms of the last step over all parameters, and under `matrices` RODE's scalars of

@@ -87,6 +87,14 @@ def refuse_unknown(name: str, given: Iterable[str], known: set[str]) -> None:
             raise _engine.OptionError(f"[groups] unknown option '{key}'; is it '{close[0]}'?")
 
 
+def decay_of_rest(group: dict[str, Any], keys: list[str]) -> None:
+    """A trainer writes `weight_decay` into its groups. Where the matrices have none, it is meant
+    for the rest."""
+    ambiguous = "weight_decay" in keys or "weight_decay_rest" in group
+    if "weight_decay" in group and group.get("rule", "auto") == "auto" and not ambiguous:
+        group["weight_decay_rest"] = group.pop("weight_decay")
+
+
 def group_defaults(
     defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
 ) -> dict[str, Any]:
