@@ -86,7 +86,7 @@ int run(CLI::App& app, int argc, char** argv) {
     return kFailed;
   } catch (const rode::Error& error) {
     complain(error.what());
-    if (error.kind() == rode::ErrorKind::non_finite) hint_at_skipping(app);
+    if (error.kind() == rode::ErrorKind::non_finite && !error.changed()) hint_at_skipping(app);
     return kFailed;
   } catch (const std::exception& error) {
     complain(error.what());

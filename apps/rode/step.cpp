@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "step_finite.h"
 #include "step_run.h"
 
 namespace rode::cli {
@@ -134,6 +135,7 @@ void run(const StepArguments& arguments) {
     fmt::print(arguments.json ? stderr : stdout, "{}\n",
                shown_routing(input.parameters(), plan.routing));
   }
+  check_input(input, plan.routing);
   const auto finish = [&](const StepOutput& output) {
     write_safetensors(arguments.out, output.entries, output.metadata);
   };

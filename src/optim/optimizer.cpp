@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
+#include "optim/option_text.h"
 #include "optim/state_values.h"
 #include "rode/error.h"
 
@@ -21,9 +22,10 @@ constexpr std::string_view kStepKey = "rode.step";
 constexpr std::string_view kOptimizerKey = "rode.optimizer";
 
 void check_multiplier(std::string_view operation, double multiplier) {
-  if (std::isfinite(multiplier) && multiplier >= 0) return;
+  if (in_range(multiplier, at_least(0))) return;
   throw Error(ErrorKind::invalid_argument, operation,
-              fmt::format("multiplier = {}; expected a finite number, 0 or more", multiplier));
+              fmt::format("multiplier: expected {}, got '{}'",
+                          expectation(multiplier, at_least(0), "a number"), multiplier));
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ void Optimizer::step(double multiplier) {
 
 void Optimizer::check() {
   impl_->look();
-  if (const auto error = std::exchange(impl_->refused, std::nullopt)) throw *error;
+  if (const auto error = std::exchange(impl_->found, std::nullopt)) throw *error;
 }
 
 void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
