@@ -129,6 +129,7 @@ void note_skipped(const StepReport& report, std::int64_t steps) {
 void run(const StepArguments& arguments) {
   const StepPlan plan = make_plan(arguments);
   StepInput input{std::filesystem::path(arguments.in)};
+  if (!input.file().has_checksum()) plan.engine.notify(input.file().checksum_note());
   input.set_layouts(arguments.layouts);
   if (arguments.show_routing) {
     // Standard output belongs to the JSON where that was asked for.

@@ -138,7 +138,8 @@ class Optimizer {
   // valid until the next step or the next call of state().
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
-  void load(const std::filesystem::path& path);  // all or nothing
+  // All or nothing. A file without a checksum, which save() always writes, is told to `notify`.
+  void load(const std::filesystem::path& path);
   // Copies entries of the given names; `complete` refuses a missing one. Returns the
   // names that were expected and absent.
   std::vector<std::string> load_state(const SafetensorsFile& file, bool complete = true);

@@ -165,7 +165,9 @@ std::vector<std::string> Optimizer::skipped() const {
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
-  load_state(SafetensorsFile::open(path), true);
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  load_state(file, true);
+  if (!file.has_checksum() && impl_->engine.notify) impl_->engine.notify(file.checksum_note());
 }
 
 std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool complete) {
