@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode train`: one task, one optimizer, one seed.
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -30,9 +31,11 @@ struct Arguments {
   lab::TrainOptions options;
   bool json = false;
   bool quiet = false;
+  bool warnings_told = false;
 };
 
-// On a terminal one line that is written over; elsewhere a line an evaluation.
+// On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
+// minute has passed without.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -41,7 +44,10 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const lab::Progress& progress) {
-    if (quiet_ || (!terminal_ && !progress.evaluated)) return;
+    constexpr std::chrono::minutes kSilence(1);
+    const Clock::time_point now = Clock::now();
+    if (quiet_ || (!terminal_ && !progress.evaluated && now - shown_ < kSilence)) return;
+    shown_ = now;
     const std::string line = lab::format_progress(progress);
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
     open_ = terminal_;
@@ -52,8 +58,11 @@ class ProgressLine {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool quiet_;
   bool terminal_;
+  Clock::time_point shown_ = Clock::now();
   bool open_ = false;
 };
 
@@ -97,6 +106,7 @@ void run_train(Arguments arguments) {
     line.end();
     fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
   };
+  if (!arguments.warnings_told) hooks.warning = hooks.note;
   hooks.stop = [] { return lab::InterruptGuard::requested(); };
 
   std::unique_ptr<lab::Trainer> trainer;
@@ -162,6 +172,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");
+  // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
+  command->add_flag("--warnings-told", arguments->warnings_told)->group("");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -10,11 +10,11 @@
 #include "lab/report/html_report.h"
 #include "lab/train/append_file.h"
 #include "lab/train/event_file.h"
+#include "lab/train/progress.h"
 #include "lab/train/run_folder.h"
 #include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/run_plan.h"
-#include "lab/train/trainer.h"
 #include "support.h"
 
 namespace rode::lab {
@@ -349,15 +349,23 @@ TEST(Report, LeavesDivergedRunsOutOfTheMeans) {
 TEST(ProgressLine, ShowsLossRatesSpeedAndTimeLeft) {
   Progress progress{.step = 50, .total = 200, .loss = 1.25};
   progress.eval_loss = 1.5;
-  progress.lr = 1e-3;
-  progress.lr_rho = 2e-3;
-  progress.lr_rest = 3e-3;
+  progress.rates = {.lr = 1e-3, .lr_rho = 2e-3, .lr_rest = 3e-3};
   progress.units_per_second = 12345;
   progress.seconds_left = 3661;
   progress.unit = "tokens";
   EXPECT_EQ(format_progress(progress),
             "[#####...............] 50/200  loss 1.2500  valid 1.5000  lr 1.00e-03 rho 2.00e-03 "
             "rest 3.00e-03  12.3k tokens/s  1:01:01 left");
+  progress.evaluating = {.done = 32, .total = 768};
+  EXPECT_EQ(format_progress(progress),
+            "[#####...............] 50/200  loss 1.2500  valid 1.5000  evaluating 32/768");
+}
+
+TEST(ProgressLine, ShowsNothingThatIsNotKnown) {
+  const Progress start{.step = 0, .total = 200};
+  EXPECT_EQ(format_progress(start), "[....................] 0/200");
+  const Progress evaluated{.step = 0, .total = 200, .eval_loss = 4.5, .evaluated = true};
+  EXPECT_EQ(format_progress(evaluated), "[....................] 0/200  valid 4.5000");
 }
 
 }  // namespace
