@@ -79,7 +79,7 @@ def test_compare_counts_diverged_runs(rode, task, tmp_path):
         ElementTree.fromstring(svg)
         assert svg.count(">adamw, diverged<") == 1 and ">adamw<" not in svg
         assert ">rode<" in svg and ">rode, diverged<" not in svg
-        assert "stroke-dasharray" in svg
+        assert 'class="cross"' in svg
     found = runpy.run_path(PLOT)["runs"](tmp_path / "all")
     counts = {name: (len(good), len(bad)) for name, (good, bad) in found.items()}
     assert counts == {"rode": (2, 0), "adamw": (0, 2)}
