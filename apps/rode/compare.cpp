@@ -89,8 +89,9 @@ bool is_needed(const Job& job, bool overwrite) {
   return !folder.result();
 }
 
-std::vector<std::string> command_of(const Job& job, const CompareArguments& arguments,
-                                    int threads) {
+// `first`: of all; what it says of the machine holds for the others.
+std::vector<std::string> command_of(const Job& job, const CompareArguments& arguments, int threads,
+                                    bool first) {
   std::vector<std::string> words = {"train",
                                     "--task",
                                     arguments.task,
@@ -110,6 +111,7 @@ std::vector<std::string> command_of(const Job& job, const CompareArguments& argu
     words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
   if (threads > 0) words.insert(words.end(), {"--threads", fmt::format("{}", threads)});
   if (arguments.quiet || arguments.jobs > 1) words.emplace_back("--quiet");
+  if (!first) words.emplace_back("--warnings-told");
   return words;
 }
 
@@ -117,10 +119,16 @@ std::vector<std::string> command_of(const Job& job, const CompareArguments& argu
 void require_result(const Job& job, int status, bool overwrite) {
   const auto result = lab::RunFolder(job.options.out).result();
   if (result && (status == 0 || result->value("status", "") == "diverged")) return;
+  const std::string how =
+      status <= ChildProcess::kSignal
+          ? fmt::format("ended with code {}; its message is above", status)
+          : fmt::format(
+                "was ended by signal {}; where nobody sent it, memory was short: lower "
+                "--jobs, or batch in the task",
+                status - ChildProcess::kSignal);
   throw Error(ErrorKind::unsupported, "compare",
-              fmt::format("the run '{}' ended with code {}; its message is above; what is done is "
-                          "kept: run the same command{} to go on",
-                          job.label(), status, overwrite ? " without --overwrite" : " again"));
+              fmt::format("the run '{}' {}; what is done is kept: run the same command{} to go on",
+                          job.label(), how, overwrite ? " without --overwrite" : " again"));
 }
 
 std::string outcome_of(const Job& job) {
@@ -135,12 +143,26 @@ struct Running {
   std::unique_ptr<ChildProcess> process;
 };
 
+// All are asked to stop before the first is waited for.
+struct RunningJobs {
+  std::vector<Running> list;
+
+  RunningJobs() = default;
+  RunningJobs(const RunningJobs&) = delete;
+  RunningJobs& operator=(const RunningJobs&) = delete;
+  ~RunningJobs() { stop(); }
+  void stop() {
+    for (const Running& one : list) one.process->stop();
+  }
+};
+
 void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   const int threads = arguments.threads > 0 ? arguments.threads
                       : arguments.jobs > 1  ? std::max(1, available_cores() / arguments.jobs)
                                             : 0;
   const lab::InterruptGuard interrupt;
-  std::vector<Running> running;
+  RunningJobs all;
+  std::vector<Running>& running = all.list;
   std::size_t next = 0;
   std::size_t done = 0;
   while (next < jobs.size() || !running.empty()) {
@@ -151,12 +173,12 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
         fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
       }
       running.push_back(
-          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads))});
+          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const bool stop = lab::InterruptGuard::requested();
+    if (stop) all.stop();
     for (std::size_t i = 0; i < running.size();) {
-      if (stop) running[i].process->stop();
       const auto status = running[i].process->poll();
       if (!status) {
         ++i;

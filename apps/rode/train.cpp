@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode train`: one task, one optimizer, one seed.
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -13,7 +14,7 @@
 
 #include "commands.h"
 #include "data_commands.h"
-#include "lab/models/torch_runtime.h"
+#include "lab/models/torch_devices.h"
 #include "lab/task/model_size.h"
 #include "lab/task/sources.h"
 #include "lab/train/interrupt.h"
@@ -32,9 +33,11 @@ struct TrainArguments {
   lab::TrainOptions options;
   bool json = false;
   bool quiet = false;
+  bool warnings_told = false;
 };
 
-// On a terminal one line that is written over; elsewhere a line an evaluation.
+// On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
+// minute has passed without.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -43,7 +46,10 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const lab::Progress& progress) {
-    if (quiet_ || (!terminal_ && !progress.evaluated)) return;
+    constexpr std::chrono::minutes kSilence(1);
+    const Clock::time_point now = Clock::now();
+    if (quiet_ || (!terminal_ && !progress.evaluated && now - shown_ < kSilence)) return;
+    shown_ = now;
     const std::string line = lab::format_progress(progress);
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
     open_ = terminal_;
@@ -54,8 +60,11 @@ class ProgressLine {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool quiet_;
   bool terminal_;
+  Clock::time_point shown_ = Clock::now();
   bool open_ = false;
 };
 
@@ -99,6 +108,7 @@ void run_train(TrainArguments arguments) {
     line.end();
     fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
   };
+  if (!arguments.warnings_told) hooks.warning = hooks.note;
   hooks.stop = [] { return lab::InterruptGuard::requested(); };
 
   std::unique_ptr<lab::Trainer> trainer;
@@ -112,11 +122,9 @@ void run_train(TrainArguments arguments) {
     const bool on_cpu =
         options.device == "cpu" || (options.device == "auto" && !lab::torch_has_cuda());
     lab::require_memory(options.task, on_cpu, lab::machine_bytes());
-    lab::with_torch_errors("train",
-                           [&] { trainer = std::make_unique<lab::Trainer>(options, hooks); });
+    trainer = std::make_unique<lab::Trainer>(options, hooks);
   });
-  lab::TrainOutcome outcome;
-  lab::with_torch_errors("train", [&] { outcome = trainer->run(); });
+  const lab::TrainOutcome outcome = trainer->run();
   line.end();
   if (outcome.status == lab::TrainStatus::interrupted) {
     throw Error(
@@ -170,6 +178,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");
+  // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
+  command->add_flag("--warnings-told", arguments->warnings_told)->group("");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -2,6 +2,7 @@
 """`rode train`: runs that are killed and resumed, signals, errors."""
 
 import json
+import platform
 import random
 import resource
 import signal
@@ -12,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 from train_support import (
     TASK,
+    call_here,
     checkpoints,
     lines,
     start,
@@ -87,6 +89,68 @@ def test_ctrl_c_saves_and_stops(rode, task, tmp_path, number):
     resumed = rode.call(*train_words(task, parts, "--seed", 3, "--resume"))
     assert resumed.returncode == 0 and f"after step {done}" in resumed.stderr
     assert what_counts(parts) == what_counts(whole)
+
+
+def test_a_signal_inside_a_batch_or_an_evaluation_drops_it(rode, task, tmp_path):
+    """Both have hundreds of parts: the signal comes while one of them is under way."""
+    parts = "batch = 400\naccumulate = 400"
+    text = TASK.replace("batch = 8", parts).replace("eval_samples = 8", "eval_samples = 800")
+    text = text.replace("vocab_size = 64", "vocab_size = 64\ndropout = 0.1")
+    task.write_text(text.replace("steps = 120", "steps = 2").replace("warmup = 10", "warmup = 0"))
+    whole, out = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    for number, steps in ((signal.SIGINT, 1), (signal.SIGTERM, 2)):
+        process = start(rode, *train_words(task, out, "--resume"))
+        wait_for_step(out, steps, process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == FAILED and f"stopped after step {steps}," in errors, errors
+        assert checkpoints(out)[-1].name == f"step-{steps:08}.safetensors"
+        log = lines(out / "log.jsonl")
+        assert [line["step"] for line in log if line["kind"] == "evaluation"] == [0]
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    assert what_counts(out) == what_counts(whole)
+
+
+def notes(errors):
+    return [line for line in errors.splitlines() if line.startswith("rode: note: ")]
+
+
+def test_the_progress_line_shows_only_what_is_known(rode, task, tmp_path):
+    done = rode.call(*train_words(task, tmp_path / "run", "--steps", 1))
+    assert done.returncode == 0, done.stderr
+    first, last = (line.split("  ") for line in done.stderr.splitlines())
+    assert first[0].endswith("0/1") and [words.split()[0] for words in first[1:]] == ["valid"]
+    assert [words.split()[0] for words in last[1:4]] == ["loss", "valid", "lr"]
+    assert last[-1].endswith("left") and last[-2].endswith("tokens/s")
+
+
+def test_a_warning_of_torch_is_a_note_in_plain_text(rode, task, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "none-such")  # one that Torch warns of
+    done = call_here(rode, *train_words(task, tmp_path / "run", "--steps", 1, "--json"))
+    assert done.returncode == 0, done.stderr
+    (note,) = notes(done.stderr)
+    assert "Torch warns: " in note and "ATEN_CPU_CAPABILITY: none-such" in note
+    assert "[W" not in done.stderr and ".cpp" not in done.stderr
+    assert json.loads(done.stdout)["warnings"] == [note.removeprefix("rode: note: ")]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="ONEDNN_MAX_CPU_ISA is of x86 alone")
+def test_bf16_on_a_cpu_without_it_is_told_at_the_start(rode, task, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # as on a CPU that has no more
+    for key, told in (("precision", 1), ("parameters", 1), (None, 0)):
+        extra = f'\n{key} = "bf16"' if key else ""
+        task.write_text(TASK.replace("batch = 8", f"batch = 8{extra}"))
+        out = tmp_path / str(key)
+        words = train_words(task, out, "--steps", 1, "--json", optimizer="adamw")
+        done = call_here(rode, *words)
+        assert done.returncode == 0, done.stderr
+        found = [line for line in notes(done.stderr) if "is slow on this CPU" in line]
+        assert len(found) == told and all(f'{key} = "bf16"' in line for line in found), done.stderr
+        if told:
+            assert done.stderr.index(found[0]) < done.stderr.index("0/1")
+        result = json.loads(done.stdout)
+        assert result.get("warnings", []) == [n.removeprefix("rode: note: ") for n in found]
 
 
 def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):

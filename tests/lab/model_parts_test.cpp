@@ -9,7 +9,6 @@
 #include "lab/models/autocast.h"
 #include "lab/models/functions.h"
 #include "lab/models/recompute.h"
-#include "lab/models/torch_runtime.h"
 #include "lab/models_support.h"
 #include "lab/task/model_size.h"
 #include "rode/safetensors.h"
@@ -31,20 +30,6 @@ TEST(Models, HaveAsManyParametersAsTheirShapesSay) {
       EXPECT_EQ(parameter_count(config), count) << kind;
     }
   }
-}
-
-TEST(Torch, ErrorsAreOneLineInOurWords) {
-  const auto message = [](const std::function<void()>& work) {
-    return error_of([&] { with_torch_errors("train", work); });
-  };
-  const std::string memory = message([] { at::empty({std::int64_t{1} << 50}, at::kFloat); });
-  EXPECT_MENTIONS(memory, "[train] ");
-  EXPECT_MENTIONS(memory, "out of memory");
-  EXPECT_EQ(memory.find('\n'), std::string::npos) << memory;
-  const std::string shape = message([] { at::mm(at::ones({2, 3}), at::ones({2, 3})); });
-  EXPECT_MENTIONS(shape, "2x3");
-  EXPECT_EQ(shape.find('\n'), std::string::npos) << shape;
-  EXPECT_EQ(message([] {}), "");
 }
 
 TEST(Checkpointing, GivesThePlainGradientsToTheBit) {

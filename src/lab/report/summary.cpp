@@ -187,7 +187,7 @@ std::map<std::string, Chart> charts_of(const Comparison& comparison) {
     for (const OptimizerSummary& optimizer : comparison.optimizers) {
       chart.series.push_back(series_of(optimizer, shown));
     }
-    charts[file] = std::move(chart);
+    if (has_curves(chart)) charts[file] = std::move(chart);
   };
   Chart loss{.title = "Validation loss", .y_label = "loss"};
   loss.line = comparison.lowest_possible_loss();

@@ -107,6 +107,11 @@ void BatchSource::begin(const StreamPosition& position) {
 
 Batch BatchSource::next() { return impl_->prefetcher->next(); }
 
+std::int64_t BatchSource::evaluation_samples() const {
+  return static_cast<std::int64_t>(impl_->eval_tokens ? impl_->eval_tokens->size()
+                                                      : impl_->eval_images->size());
+}
+
 void BatchSource::rewind_evaluation() {
   if (impl_->eval_tokens) {
     impl_->eval_tokens->rewind();

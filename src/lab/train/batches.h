@@ -38,6 +38,7 @@ class BatchSource {
   Batch next();
 
   // The validation samples in order, `rows` at a time.
+  std::int64_t evaluation_samples() const;
   void rewind_evaluation();
   std::optional<Batch> next_evaluation(std::int64_t rows);
 
