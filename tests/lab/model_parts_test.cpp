@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activation checkpointing, the loss in parts, and weights in files.
-#include <functional>
 #include <set>
 
 #include <nlohmann/json.hpp>
