@@ -163,7 +163,18 @@ class Optimizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Bytes of state these parameters would have, from shapes alone (data may be null).
+// One state tensor that a parameter would have.
+struct PlannedState {
+  std::string parameter, key;
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+// The state these parameters would have, from shapes and types alone (data may be null). Throws
+// where the method cannot step one of them.
+std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
+                                        const Routing& routing = {});
+// Its bytes.
 std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Method& method,
                                 const Routing& routing = {});
 

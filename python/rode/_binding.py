@@ -10,6 +10,14 @@ from typing import Any
 import torch
 
 from rode import _engine
+from rode._checks import (
+    STEPPED,
+    check_memory,
+    check_parameter,
+    names_of,
+    one_device,
+    repeated,
+)
 from rode._engine import Error
 from rode._shards import (
     Agreement,
@@ -21,7 +29,7 @@ from rode._shards import (
     spread,
 )
 
-_DTYPES = {
+TYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -29,8 +37,7 @@ _DTYPES = {
     torch.int64: "I64",
     torch.uint16: "U16",
 }
-_TENSOR_TYPES = {text: dtype for dtype, text in _DTYPES.items()}
-_STEPPED = (torch.float32, torch.bfloat16)
+TENSOR_TYPES = {text: dtype for dtype, text in TYPE_NAMES.items()}
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
@@ -73,7 +80,8 @@ class Binding:
         # What this process steps: of a DTensor its part.
         self._locals = [local(p) for p in self.params]
         self._agreement = make_agreement(groups, methods, self.names)
-        self.device = _one_device(self.params, self.names)
+        self.device = one_device(self.names, self.params)
+        self._check_parameters()
         self.state = state
         # Non-contiguous weights are stepped in a copy: index, copy.
         self._copies: list[tuple[int, torch.Tensor]] = []
@@ -91,7 +99,7 @@ class Binding:
         for group, (name, settings, route) in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
-                (p, next(labels), next(values), list(p.shape), _DTYPES[p.dtype], transposed)
+                (p, next(labels), next(values), list(p.shape), TYPE_NAMES[p.dtype], transposed)
                 for p in islice(own, len(group["params"]))
             ]
             specs.append((name, settings, route, members))
@@ -127,41 +135,31 @@ class Binding:
                 _warn,
             )
 
+    def _check_parameters(self) -> None:
+        """As at construction: parameters may have changed since."""
+        for name, p in zip(self.names, self.params, strict=True):
+            check_parameter(name, p)
+        twice = repeated(self.names, self.params)
+        if twice:
+            raise Error(f"[parameters] {twice}")
+        check_memory(self.names, self.params)
+
     def _value_addresses(self) -> list[int]:
         self._copies.clear()
         addresses: list[int] = []
-        seen: dict[int, str] = {}
-        for index, (name, p) in enumerate(zip(self.names, self._locals, strict=True)):
-            if p.dtype not in _STEPPED or p.layout is not torch.strided:
-                kind = p.dtype if p.layout is torch.strided else p.layout
-                raise Error(
-                    f"[parameters] parameter '{name}' is {kind}; weights must be dense, float32 "
-                    "or bfloat16"
-                )
+        for index, p in enumerate(self._locals):
             value = p.detach()
-            if any(n > 1 and step == 0 for n, step in zip(p.shape, p.stride(), strict=True)):
-                raise Error(
-                    f"[parameters] parameter '{name}' is expanded: several of its elements share "
-                    "one place in memory; make it from a clone()"
-                )
             if not value.is_contiguous():
                 value = value.contiguous()
                 self._copies.append((index, value))
-            address = value.data_ptr()
-            if p.numel() > 0 and address in seen:
-                raise Error(
-                    f"[parameters] '{seen[address]}' and '{name}' are two parameters on the same "
-                    "memory and would be stepped twice; tie them as one Parameter object"
-                )
-            seen[address] = name
-            addresses.append(address)
+            addresses.append(value.data_ptr())
         return addresses
 
     def _state_memory(self, name: str, key: str, shape: list[int], dtype: str) -> tuple[int, bool]:
         p = self._by_name[name]
         entries = self.state[p]
         tensor = entries.get(key)
-        wanted = _TENSOR_TYPES[dtype]
+        wanted = TENSOR_TYPES[dtype]
         if tensor is None:
             if name in self._resumed:
                 raise Error(
@@ -225,9 +223,9 @@ class Binding:
                 f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
                 f"parameter is {tuple(p.shape)} on {p.device}"
             )
-        dtype = grad.dtype if grad.dtype in _STEPPED else torch.float32
+        dtype = grad.dtype if grad.dtype in STEPPED else torch.float32
         copy: torch.Tensor = grad.detach().to(dtype).contiguous()
-        self.engine.bind_grad(index, copy.data_ptr(), _DTYPES[dtype])
+        self.engine.bind_grad(index, copy.data_ptr(), TYPE_NAMES[dtype])
         return copy
 
     # ---- Stepping ---------------------------------------------------------------------------
@@ -341,27 +339,3 @@ def refuse_capture(groups: list[dict[str, Any]]) -> None:
 def _is_spread(p: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether state of this type lies as the DTensor does; counts are whole on every rank."""
     return is_dtensor(p) and dtype is not torch.int64
-
-
-def names_of(groups: list[dict[str, Any]]) -> list[str]:
-    names: list[str] = []
-    for group in groups:
-        given = group.get("param_names")
-        count = len(group["params"])
-        names += given or [f"param.{len(names) + i}" for i in range(count)]
-    return names
-
-
-def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
-    if not params:  # groups may be empty, as torch's
-        return torch.device("cpu")
-    device = params[0].device
-    for name, p in zip(names, params, strict=True):
-        if p.device != device:
-            raise Error(
-                f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; one optimizer "
-                "steps one device; make one for each"
-            )
-    if device.type not in ("cpu", "cuda"):
-        raise Error(f"[parameters] '{names[0]}' is on {device}; expected cpu or cuda")
-    return device

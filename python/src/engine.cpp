@@ -65,6 +65,17 @@ ParameterGroup read_group(const GroupSpec& spec) {
 
 }  // namespace
 
+std::vector<StateRow> planned_state(const GroupSpec& spec) {
+  const ParameterGroup group = read_group(spec);
+  std::vector<StateRow> rows;
+  for (const PlannedState& s : planned_state(group.parameters, group.method, group.routing)) {
+    const auto dims = s.shape.dims();
+    rows.emplace_back(s.parameter, s.key, std::vector<std::int64_t>(dims.begin(), dims.end()),
+                      std::string(to_string(s.dtype)));
+  }
+  return rows;
+}
+
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
                const std::vector<GroupSpec>& groups, const nb::object& exchange,
                const nb::object& float32, const nb::object& bfloat16, nb::callable state_memory,

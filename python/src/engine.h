@@ -24,6 +24,12 @@ using ParameterSpec = std::tuple<nanobind::object, std::string, std::uintptr_t,
 // matrix rule for all of them, whatever their rank.
 using GroupSpec = std::tuple<std::string, Settings, std::string, std::vector<ParameterSpec>>;
 
+// parameter, key, shape, dtype
+using StateRow = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::string>;
+
+// The state that a group's parameters would have; their tensors and addresses are not read.
+std::vector<StateRow> planned_state(const GroupSpec& spec);
+
 class Engine {
  public:
   // state_memory(parameter, key, shape, dtype) -> (address, kept); notify(text).

@@ -136,6 +136,7 @@ void define(nb::module_& m) {
   m.def("holds", &holds);
   m.def("same", &same);
   m.def("route", &route);
+  m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string>> out;
     for (const OptimizerInfo& info : list_optimizers()) out.emplace_back(info.name, info.summary);

@@ -125,9 +125,13 @@ def test_a_non_contiguous_weight_without_gradient_is_no_change_for_autograd():
 def test_expanded_weights_are_refused_before_anything_changes():
     p = torch.nn.Parameter(torch.randn(4, 1).expand(4, 3))
     q = torch.nn.Parameter(torch.randn(4, 3))
-    p.grad, q.grad = torch.ones(4, 3), torch.ones(4, 3)
+    q.grad = torch.ones(4, 3)
     before = q.detach().clone()
-    optimizer = rode.SGD([q, p])
+    with pytest.raises(rode.Error, match=r"'param\.1' is expanded"):
+        rode.SGD([q, p])
+    late = torch.nn.Parameter(torch.randn(4, 3))
+    optimizer = rode.SGD([q, late])
+    late.data, late.grad = p.data, torch.ones(4, 3)
     with pytest.raises(rode.Error, match=r"'param\.1' is expanded"):
         optimizer.step()
     assert torch.equal(q, before)

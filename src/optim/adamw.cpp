@@ -20,6 +20,7 @@ class AdamWRule final : public TypedRule<AdamWRule, AdamWOptions> {
           number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
       f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
+      f.push_back(boolean("maximize", &O::maximize, "climb: the gradient counts negated"));
       f.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
       f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                          "decoupled decay of the rest"));
@@ -46,8 +47,9 @@ class AdamWInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const AdamWOptions& o = static_cast<const AdamWRule&>(rule).values();
-    matrix_ = {o.lr, o.weight_decay, o.betas[0], o.betas[1], o.eps};
-    rest_ = {o.lr_rest, o.weight_decay_rest, o.betas[0], o.betas[1], o.eps};
+    const double sign = o.maximize ? -1 : 1;
+    matrix_ = {o.lr, o.weight_decay, o.betas[0], o.betas[1], o.eps, sign};
+    rest_ = {o.lr_rest, o.weight_decay_rest, o.betas[0], o.betas[1], o.eps, sign};
   }
 
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {

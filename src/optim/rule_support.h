@@ -107,7 +107,7 @@ void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& stat
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
 rules::AdamWConstants rest_constants(const Options& o) {
-  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest};
+  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 
 // An average in bf16 stops moving where 1 - beta is below half a unit of its last place;

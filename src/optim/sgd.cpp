@@ -19,6 +19,8 @@ class SgdRule final : public TypedRule<SgdRule, SgdOptions> {
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "coupled decay of the matrices: added to the gradient"));
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the buffer"));
+      f.push_back(boolean("nesterov", &O::nesterov, "step along d + momentum * B instead of B"));
+      f.push_back(boolean("maximize", &O::maximize, "climb: the gradient counts negated"));
       f.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
       f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                          "coupled decay of the rest"));
@@ -44,8 +46,8 @@ class SgdInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const SgdOptions& o = static_cast<const SgdRule&>(rule).values();
-    matrix_ = {o.lr, o.weight_decay, o.momentum};
-    rest_ = {o.lr_rest, o.weight_decay_rest, o.momentum};
+    matrix_ = {o.lr, o.weight_decay, o.momentum, o.nesterov, o.maximize};
+    rest_ = {o.lr_rest, o.weight_decay_rest, o.momentum, o.nesterov, o.maximize};
   }
 
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {

@@ -43,7 +43,8 @@ Rates rates_of(Rule rule, const Settings& settings, const Treatment& treatment, 
 
 AdamConstants adam_constants(const Settings& settings, const std::string& suffix) {
   const std::vector<double> betas = numbers(settings, "betas" + suffix, 2);
-  return {betas[0], betas[1], number(settings, "eps" + suffix)};
+  const bool maximize = suffix.empty() && flag_or(settings, "maximize", false);
+  return {betas[0], betas[1], number(settings, "eps" + suffix), maximize};
 }
 
 void check_shape(const Tensor& tensor, const std::string& what) {

@@ -33,6 +33,7 @@ void soap_step(const Settings& settings, Rates rates, Tensor& parameter, const T
 
 struct AdamConstants {
   double beta1 = 0, beta2 = 0, eps = 0;
+  bool maximize = false;
 };
 State adamw_state(const Tensor& parameter);
 void adamw_step(const AdamConstants& constants, Rates rates, Tensor& parameter,

@@ -11,14 +11,15 @@ namespace rode::rules {
 
 struct AdamWConstants {
   double lr, weight_decay, beta1, beta2, eps;
+  double sign;  // of the gradient: -1 to maximize
 };
 
 // What every element of a parameter shares at its t-th gradient.
 struct AdamWCoefficients {
-  float keep;  // 1 - lr * weight_decay
-  float beta1, rest1, beta2, rest2;
-  float step_size;  // lr / (1 - beta1^t)
-  float root;       // 1 / sqrt(1 - beta2^t)
+  float keep;                        // 1 - lr * weight_decay
+  float beta1, rest1, beta2, rest2;  // rest1 has the gradient's sign
+  float step_size;                   // lr / (1 - beta1^t)
+  float root;                        // 1 / sqrt(1 - beta2^t)
   float eps;
 };
 
@@ -28,7 +29,7 @@ RODE_HOST_DEVICE inline AdamWCoefficients adamw_coefficients(const AdamWConstant
   const double time = static_cast<double>(t);
   return {static_cast<float>(1 - lr * c.weight_decay),
           static_cast<float>(c.beta1),
-          static_cast<float>(1 - c.beta1),
+          static_cast<float>(c.sign * (1 - c.beta1)),
           static_cast<float>(c.beta2),
           static_cast<float>(1 - c.beta2),
           static_cast<float>(lr / (1 - std::pow(c.beta1, time))),

@@ -148,13 +148,16 @@ const std::vector<Row>& defaults() {
                        {"weight_decay", "0.01"},
                        {"weight_decay_rest", "0.0009"},
                        {"betas", "0.9,0.95"},
-                       {"eps", "1e-08"}},
+                       {"eps", "1e-08"},
+                       {"maximize", "false"}},
                       kStorage})},
       {"sgd", join({{{"lr", "0.1"},
                      {"lr_rest", "0.1"},
                      {"weight_decay", "0.0005"},
                      {"weight_decay_rest", "0.0005"},
-                     {"momentum", "0.9"}},
+                     {"momentum", "0.9"},
+                     {"nesterov", "false"},
+                     {"maximize", "false"}},
                     kStorage})},
   };
   return rows;

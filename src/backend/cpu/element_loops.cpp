@@ -37,12 +37,13 @@ void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const fl
 }
 
 RODE_VERSIONS
-void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g, float* b,
-             float* out, std::int64_t n) {
+void sgd_run(const rules::SgdCoefficients& c, const float* w, const float* g, float* b, float* out,
+             std::int64_t n) {
+  const rules::SgdCoefficients k = c;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     float buffer = b[i];
-    out[i] = rules::sgd_element(lr, weight_decay, momentum, w[i], g[i], buffer);
+    out[i] = rules::sgd_element(k, w[i], g[i], buffer);
     b[i] = buffer;
   }
 }

@@ -38,30 +38,25 @@ void update_chunk(const ElementJob& job, std::int64_t chunk, const StepContext& 
     });
   };
 
-  std::visit(
-      Overload{
-          [&](const rules::AdamWConstants* c) {
-            const auto k = rules::adamw_coefficients(*c, context.multiplier, t);
-            pass(2, [&](const float* w, const float* g, float** s, float* fresh, std::int64_t n) {
-              adamw_run(k, w, g, s[0], s[1], fresh, n);
-            });
-          },
-          [&](const rules::AdEMAMixConstants* c) {
-            const auto k = rules::ademamix_coefficients(*c, context.multiplier, t);
-            pass(3, [&](const float* w, const float* g, float** s, float* fresh, std::int64_t n) {
-              ademamix_run(k, w, g, s[0], s[1], s[2], fresh, n);
-            });
-          },
-          [&](const rules::SgdConstants* c) {
-            const auto lr = static_cast<float>(context.multiplier * c->lr);
-            const auto decay = static_cast<float>(c->weight_decay);
-            const auto momentum = static_cast<float>(c->momentum);
-            pass(1, [&](const float* w, const float* g, float** s, float* fresh, std::int64_t n) {
-              sgd_run(lr, decay, momentum, w, g, s[0], fresh, n);
-            });
-          },
-      },
-      job.constants);
+  std::visit(Overload{
+                 [&](const rules::AdamWConstants* c) {
+                   const auto k = rules::adamw_coefficients(*c, context.multiplier, t);
+                   pass(2, [&](const float* w, const float* g, float** s, float* fresh,
+                               std::int64_t n) { adamw_run(k, w, g, s[0], s[1], fresh, n); });
+                 },
+                 [&](const rules::AdEMAMixConstants* c) {
+                   const auto k = rules::ademamix_coefficients(*c, context.multiplier, t);
+                   pass(3,
+                        [&](const float* w, const float* g, float** s, float* fresh,
+                            std::int64_t n) { ademamix_run(k, w, g, s[0], s[1], s[2], fresh, n); });
+                 },
+                 [&](const rules::SgdConstants* c) {
+                   const auto k = rules::sgd_coefficients(*c, context.multiplier);
+                   pass(1, [&](const float* w, const float* g, float** s, float* fresh,
+                               std::int64_t n) { sgd_run(k, w, g, s[0], fresh, n); });
+                 },
+             },
+             job.constants);
 }
 
 }  // namespace rode::cpu

@@ -45,8 +45,8 @@ void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g
                float* v, float* out, std::int64_t n);
 void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g, float* fast,
                   float* slow, float* v, float* out, std::int64_t n);
-void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g, float* b,
-             float* out, std::int64_t n);
+void sgd_run(const rules::SgdCoefficients& c, const float* w, const float* g, float* b, float* out,
+             std::int64_t n);
 
 void widen(const std::uint16_t* half, float* out, std::int64_t n);  // bf16 -> fp32
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n);

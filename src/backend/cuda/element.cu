@@ -37,9 +37,9 @@ struct AdEMAMix {
 
 struct Sgd {
   static constexpr int kArrays = 1, kRuns = 2;
-  SgdCoefficients c;
+  rules::SgdCoefficients c;
   __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
-    return rules::sgd_element(c.lr, c.weight_decay, c.momentum, w, g, m[0]);
+    return rules::sgd_element(c, w, g, m[0]);
   }
 };
 

@@ -88,11 +88,7 @@ __device__ void settle_element(const ElementEntry& element, double multiplier, s
     case ElementRule::ademamix:
       step.ademamix = rules::ademamix_coefficients(element.ademamix, multiplier, t);
       break;
-    case ElementRule::sgd:
-      step.sgd = {static_cast<float>(multiplier * element.sgd.lr),
-                  static_cast<float>(element.sgd.weight_decay),
-                  static_cast<float>(element.sgd.momentum)};
-      break;
+    case ElementRule::sgd: step.sgd = rules::sgd_coefficients(element.sgd, multiplier); break;
   }
 }
 

@@ -131,16 +131,12 @@ struct MatrixStep {
   std::int32_t held;
 };
 
-struct SgdCoefficients {
-  float lr, weight_decay, momentum;
-};
-
 // Over element jobs: what all elements share in the step in progress.
 struct ElementStep {
   union {
     rules::AdamWCoefficients adamw;
     rules::AdEMAMixCoefficients ademamix;
-    SgdCoefficients sgd;
+    rules::SgdCoefficients sgd;
   };
   std::uint64_t stream;
 };
