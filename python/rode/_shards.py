@@ -18,8 +18,9 @@ _ELEMENTWISE = ("adamw", "ademamix", "sgd")
 # only sums.
 _SQUARES_LIMIT, _SUMS_LIMIT = 3.4e38, 1e72
 # What a rank tells about a gradient: present, absent, absent where this rank has no elements,
-# placed otherwise than the parameter, not on its mesh; and its squared norm.
-_PRESENT, _ABSENT, _NOT_NEEDED, _MOVED, _FOREIGN, _SQUARES = range(6)
+# placed otherwise than the parameter, not on its mesh.
+_PRESENT, _ABSENT, _NOT_NEEDED, _MOVED, _FOREIGN = range(5)
+_FLAGS = 5
 
 
 def _tensor_module() -> Any:
@@ -143,31 +144,36 @@ class Agreement:
         for index in self.indices:
             members.setdefault(params[index].device_mesh, []).append(index)  # type: ignore[attr-defined]
         # One order on every rank, so that none waits for another in a circle; the largest last:
-        # what a part of the ranks found reaches all of them.
+        # what a part of the ranks found reaches all of them, where the others are slices of it.
         self._meshes = sorted(
             ((mesh, own) for mesh, own in members.items() if mesh.get_coordinate() is not None),
             key=lambda item: (item[0].size(), item[0].mesh.flatten().tolist()),
         )
 
     @torch.no_grad()
-    def gradients(self) -> dict[int, torch.Tensor]:
+    def gradients(self, skip: bool = False) -> dict[int, torch.Tensor]:
         """This rank's part of every DTensor's gradient, by index; or the same error on all ranks,
-        those included whose own part is finite."""
+        those included whose own part is finite. `skip`: instead, gradients that are not finite
+        are left out on all ranks."""
         found: dict[int, torch.Tensor] = {}
-        text = self._plain_trouble()
+        text = None if skip else self._plain_trouble()
         failed = text is not None
         for mesh, members in self._meshes:
             flags = [self._flags(index, found) for index in members]
             marks = [*chain.from_iterable(flags), float(failed)]
             *told, elsewhere = _sum_over(mesh, torch.tensor(marks, dtype=torch.float64))
-            rows = [told[i : i + _SQUARES] for i in range(0, len(told), _SQUARES)]
+            rows = [told[i : i + _FLAGS] for i in range(0, len(told), _FLAGS)]
             for index, row in zip(members, rows, strict=True):
                 if _can_move(row):
                     p = self._params[index]
                     found[index] = local(placed(p.grad, p))  # type: ignore[arg-type]
             sums = _sum_over(mesh, self._squares(members, found))
             for index, row, squares in zip(members, rows, sums, strict=True):
-                text = text or self._trouble(index, [*row, squares])
+                text = text or self._trouble(index, row)
+                if skip and not squares <= self._limits[index]:
+                    found.pop(index, None)
+                elif text is None:
+                    text = self._norm_trouble(index, squares)
             failed = failed or text is not None or elsewhere > 0
         if not failed:
             return found
@@ -197,7 +203,7 @@ class Agreement:
 
     def _flags(self, index: int, found: dict[int, torch.Tensor]) -> list[float]:
         p: Any = self._params[index]
-        flags = [0.0] * _SQUARES
+        flags = [0.0] * _FLAGS
         if p.grad is None:
             flags[_ABSENT if local(p).numel() > 0 else _NOT_NEEDED] = 1
         elif not is_dtensor(p.grad) or p.grad.device_mesh != p.device_mesh:
@@ -234,7 +240,7 @@ class Agreement:
                 f"gradient of '{name}' is present on {given:.0f} ranks and absent on {missing:.0f}; "
                 "nothing was changed; a step needs it on all ranks or on none"
             )
-        return self._norm_trouble(index, row[_SQUARES])
+        return None
 
     def _norm_trouble(self, index: int, squares: float) -> str | None:
         if squares <= self._limits[index]:

@@ -133,6 +133,8 @@ def step_badly(mesh, rank):
     if rank == 1:
         params["uneven"].grad.to_local()[0, 0] = float("nan")
     out["nan"] = outcome(params, optimizer)
+    left = optimizer._bound()._agreement.gradients(skip=True)
+    out["left"] = [name for i, name in enumerate(params) if i in left]
     set_gradients(params, 11, mesh)
     if rank == 0:
         params["uneven"].grad.to_local()[0, 0] = 3e19
@@ -276,6 +278,11 @@ def test_what_one_rank_cannot_step_no_rank_steps(ranks, case, text):
     assert first == second
     assert first["same"] and first["kind"] == "non_finite"
     assert text in first["text"]
+
+
+def test_what_is_skipped_is_skipped_on_every_rank(ranks):
+    names = [name for name, _, _ in LAYOUTS if name != "uneven"]
+    assert [found["bad"]["left"] for found in ranks] == [[*names, "square"]] * WORLD
 
 
 def test_a_plain_parameter_of_one_rank_stops_the_others(ranks):
