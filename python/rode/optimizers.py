@@ -67,6 +67,7 @@ class RODE(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
         route: str = "language",
     ) -> None:
@@ -111,6 +112,7 @@ class Muon(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         rms = scale == "rms"
@@ -152,6 +154,7 @@ class MARSM(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "mars-m", route, _given(locals()))
@@ -188,6 +191,7 @@ class SOAP(EngineOptimizer):
         eps_rest: float = 1e-8,
         rounding: str = "nearest",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, _given(locals()))
@@ -223,6 +227,7 @@ class AdEMAMix(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "ademamix", route, _given(locals()))
@@ -258,6 +263,7 @@ class Adafactor(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "adafactor", route, _given(locals()))
@@ -290,6 +296,7 @@ class AdamW(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "adamw", route, _given(locals()))
@@ -320,6 +327,7 @@ class SGD(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "sgd", route, _given(locals()))
