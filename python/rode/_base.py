@@ -16,6 +16,7 @@ from rode._groups import NO_OPTIONS, Groups
 from rode._options import (
     complete,
     engine_options,
+    gradient_policy,
     live_keys,
     rate,
     rates,
@@ -49,6 +50,9 @@ class EngineOptimizer(Groups):
     changed; state is kept.
     """
 
+    # What becomes of gradients that are not finite; copies of earlier releases have none.
+    _on_non_finite = "refuse"
+
     def __init__(
         self,
         params: torch.nn.Module | Iterable[Any],
@@ -60,6 +64,7 @@ class EngineOptimizer(Groups):
         self._name = name
         self._reasons: dict[str, str] = {}  # of the routing, by parameter
         self._reset()
+        self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
         defaults = complete(name, options)
         self._keys = list(defaults)
         defaults.update(extra or {})
@@ -119,7 +124,7 @@ class EngineOptimizer(Groups):
             (self._name, settings(options), self._route(group))
             for group, options in zip(self.param_groups, effective, strict=True)
         ]
-        binding = Binding(self.param_groups, self.state, methods)
+        binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
         self._seen: list[list[Any] | None] = [None] * len(self.param_groups)
@@ -270,7 +275,7 @@ class EngineOptimizer(Groups):
 
     def __getstate__(self) -> dict[str, Any]:
         self._note_steps()
-        own = {"_name": self._name, "_keys": self._keys, "_reasons": self._reasons}
+        own = {key: getattr(self, key) for key in ("_name", "_keys", "_reasons", "_on_non_finite")}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -287,7 +292,8 @@ class EngineOptimizer(Groups):
     # ---- What the last step did ---------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises the error of a step that was refused since the last check. On the CPU `step`
+        """Raises the error of a step that was refused since the last check, or that left weights
+        which are not finite (then its `changed` is True: restore a checkpoint). On the CPU `step`
         itself raises it; on CUDA, where a step is enqueued, ask when you like to wait."""
         if self._binding is not None:
             self._binding.settled().check()

@@ -72,6 +72,7 @@ class Binding:
         groups: list[dict[str, Any]],
         state: dict[torch.Tensor, dict[str, Any]],
         methods: list[tuple[str, list[tuple[str, str]], str]],
+        on_non_finite: str,
     ) -> None:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
@@ -108,7 +109,7 @@ class Binding:
         self.captured = False
         self._stream = self._current_stream()
         try:
-            self.engine = self._make_engine(specs)
+            self.engine = self._make_engine(specs, on_non_finite)
         except BaseException:
             # Or the next try would take these zeros for state of an earlier engine.
             for entries, key in self._fresh:
@@ -120,13 +121,14 @@ class Binding:
 
     # ---- Building ---------------------------------------------------------------------------
 
-    def _make_engine(self, specs: list[Any]) -> _engine.Engine:
+    def _make_engine(self, specs: list[Any], on_non_finite: str) -> _engine.Engine:
         # The engine takes the current device for its own.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             return _engine.Engine(
                 self.device.type,
                 self._stream,
                 torch.get_num_threads(),
+                on_non_finite,
                 specs,
                 _EXCHANGE,
                 torch.float32,
@@ -292,7 +294,9 @@ class Binding:
             self.captured = self.captured or is_capturing(self.device)
         try:
             self.engine.step(1.0)
-        except Error:  # nothing was changed
+        except Error as error:
+            if error.changed:  # made, with a result that is not finite
+                self._write_back()
             raise
         except BaseException:  # a warning made an error: the step was performed
             self._write_back()

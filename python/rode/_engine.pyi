@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 class Error(RuntimeError):
     kind: str
+    changed: bool
 
 class OptionError(Error, ValueError): ...
 
@@ -28,6 +29,7 @@ class Engine:
         device: str,
         stream: int,
         threads: int,
+        on_non_finite: str,
         groups: Sequence[GroupSpec],
         exchange: object | None,
         float32: object,

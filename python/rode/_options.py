@@ -85,6 +85,15 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def gradient_policy(name: str, value: Any) -> str:
+    """`on_non_finite` of an optimizer, which is no option of a group: the gate is one for all."""
+    if value not in ("refuse", "skip"):
+        raise _engine.OptionError(
+            f"[{name}] option 'on_non_finite': expected refuse or skip, got {value!r}"
+        )
+    return str(value)
+
+
 def live_keys(name: str) -> set[str]:
     return {key for key, _, _, live in _engine.options(name, []) if live}
 

@@ -69,6 +69,7 @@ class RODE(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
         route: str = "language",
     ) -> None:
@@ -113,6 +114,7 @@ class Muon(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         rms = scale == "rms"
@@ -154,6 +156,7 @@ class MARSM(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "mars-m", route, _given(locals()))
@@ -190,6 +193,7 @@ class SOAP(EngineOptimizer):
         eps_rest: float = 1e-8,
         rounding: str = "nearest",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, _given(locals()))
@@ -225,6 +229,7 @@ class AdEMAMix(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "ademamix", route, _given(locals()))
@@ -260,6 +265,7 @@ class Adafactor(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "adafactor", route, _given(locals()))
@@ -304,6 +310,7 @@ class AdamW(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         lr_rest = lr if lr_rest is None else lr_rest
@@ -354,6 +361,7 @@ class SGD(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         if nesterov and momentum == 0:

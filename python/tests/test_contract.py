@@ -57,7 +57,7 @@ def test_fixed_options_may_change_too():
 
 def test_bad_options_are_value_errors_that_name_them():
     p = torch.nn.Parameter(torch.randn(4, 4))
-    with pytest.raises(ValueError, match="'lr' = '-1"):
+    with pytest.raises(ValueError, match="'lr': expected a number >= 0, got '-1"):
         rode.RODE([p], lr=-1.0)
     with pytest.raises(rode.Error, match="radius"):
         rode.RODE([p], radius="learnt")

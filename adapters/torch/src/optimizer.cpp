@@ -121,6 +121,12 @@ void EngineOptimizer::drop() {
   binding_.reset();
 }
 
+void EngineOptimizer::set_on_non_finite(OnBadGradient policy) {
+  if (policy == on_non_finite_) return;
+  drop();
+  on_non_finite_ = policy;
+}
+
 void EngineOptimizer::bind() {
   std::vector<const GroupOptions*> options;
   for (std::size_t g = 0; g < param_groups_.size(); ++g) options.push_back(&adopted(g));
@@ -130,7 +136,7 @@ void EngineOptimizer::bind() {
   }
   if (follows) return;
   drop();
-  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_);
+  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_, on_non_finite_);
 }
 
 at::Tensor EngineOptimizer::step(LossClosure closure) {
@@ -232,7 +238,7 @@ void EngineOptimizer::load(InputArchive& archive) {
   // The engine itself judges whether the state fits; until it has, nothing here has changed.
   std::vector<const GroupOptions*> views;
   for (const auto& own : options) views.push_back(dynamic_cast<const GroupOptions*>(own.get()));
-  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps);
+  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps, on_non_finite_);
   drop();
   binding_ = std::move(binding);
   state_ = std::move(states);
