@@ -107,6 +107,7 @@ class Binding:
         # The engine sees of them the copies alone.
         self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]
         self.captured = False
+        self._skips = on_non_finite == "skip"  # gradients that are not finite
         self._stream = self._current_stream()
         try:
             self.engine = self._make_engine(specs, on_non_finite)
@@ -280,7 +281,7 @@ class Binding:
                 "[capture] the ranks agree on every step of DTensors, which a CUDA graph cannot "
                 "hold; step outside of the capture"
             )
-        return agreement.gradients()
+        return agreement.gradients(self._skips)
 
     def _step(self, parts: dict[int, torch.Tensor]) -> None:
         others = self.engine.follow_grads()

@@ -151,7 +151,7 @@ class Agreement:
         )
 
     @torch.no_grad()
-    def gradients(self, skip: bool = False) -> dict[int, torch.Tensor]:
+    def gradients(self, skip: bool) -> dict[int, torch.Tensor]:
         """This rank's part of every DTensor's gradient, by index; or the same error on all ranks,
         those included whose own part is finite. `skip`: instead, gradients that are not finite
         are left out on all ranks."""
