@@ -20,7 +20,9 @@ def to_torch(state_dict: dict[str, Any], names: dict[str, str]) -> dict[str, Any
     counted = [number for number, entries in state.items() if _is_count(entries.get("step"))]
     # One transfer for all, where they are on a device.
     counts = torch.cat([state[number]["step"] for number in counted]).tolist() if counted else []
-    steps = {n: torch.tensor(float(c), dtype=torch.float32) for n, c in zip(counted, counts, strict=True)}
+    steps = {
+        n: torch.tensor(float(c), dtype=torch.float32) for n, c in zip(counted, counts, strict=True)
+    }
     converted = {}
     for number, entries in state.items():
         converted[number] = {names.get(key, key): value for key, value in entries.items()}
