@@ -255,7 +255,7 @@ std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, c
     if (entry.treatment == Treatment::frozen) continue;
     const Parameter& p = parameters[entry.index];
     for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {
-      out.push_back({p.name, std::move(spec.key), std::move(spec.shape), spec.dtype});
+      out.push_back({p.name, std::move(spec.key), spec.shape, spec.dtype});
     }
   }
   return out;
