@@ -84,11 +84,11 @@ if [[ $preset == ci ]]; then
     fi
   done
   if ((${#suites[@]})); then
-    export RODE_BIN=$PWD/build/ci/bin/rode
+    export RODE_BIN=$PWD/build/ci/bin/rode RODE_STEP_BIN=$PWD/build/ci/bin/rode_no_train
     run_suite pytest "$python" -m pytest -ra -o cache_dir=build/.pytest_cache \
       --numprocesses "$jobs" --dist worksteal --junitxml="$reports/pytest.xml" "${suites[@]}"
   fi
-  run_suite python tools/test_python.sh "$reports/python.xml"
+  RODE_BIN=$PWD/build/ci/bin/rode_no_train run_suite python tools/test_python.sh "$reports/python.xml"
 fi
 
 printf '\n'
