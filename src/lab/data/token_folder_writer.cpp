@@ -56,6 +56,8 @@ TokenFolderWriter::TokenFolderWriter(const fs::path& folder, const TokenInfo& in
                             "folder or --overwrite",
                             where, old.size(), options.split));
   }
+  checksums_ = read_shard_checksums(folder).value_or(std::map<std::string, BlockHashes>{});
+  for (const fs::path& path : old) checksums_.erase(path.filename().string());
   // From here to finish() the split is not recorded, whatever interrupts.
   info_.splits.erase(options.split);
   write_token_info(folder, info_);
@@ -74,7 +76,8 @@ void TokenFolderWriter::append(std::span<const std::uint16_t> tokens) {
 }
 
 void TokenFolderWriter::flush() {
-  write_shard(folder_ / fmt::format("{}_{:06}.bin", options_.split, written_.shards), buffer_);
+  const std::string name = fmt::format("{}_{:06}.bin", options_.split, written_.shards);
+  checksums_[name] = write_shard(folder_ / name, buffer_);
   ++written_.shards;
   written_.tokens += static_cast<std::int64_t>(buffer_.size());
   buffer_.clear();
@@ -82,6 +85,8 @@ void TokenFolderWriter::flush() {
 
 SplitInfo TokenFolderWriter::finish() {
   if (!buffer_.empty() || written_.shards == 0) flush();
+  write_shard_checksums(folder_, checksums_);
+  written_.checksums = true;
   info_.splits[options_.split] = written_;
   write_token_info(folder_, info_);
   return written_;

@@ -2,12 +2,15 @@
 // Token shards: checks of the header against the file, and writing.
 #include "lab/data/token_shard.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 
 #include <fmt/format.h>
+
+#include "core/checksum.h"
 
 namespace rode::lab {
 namespace {
@@ -56,7 +59,45 @@ TokenShard::TokenShard(const std::filesystem::path& path)
   tokens_ = {reinterpret_cast<const std::uint16_t*>(bytes.data() + kShardHeaderBytes), count};
 }
 
-void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
+void TokenShard::protect(BlockHashes hashes) {
+  const std::size_t blocks = (mapping_.bytes().size() + kShardBlockBytes - 1) / kShardBlockBytes;
+  if (hashes.size() != blocks) {
+    throw file_error(
+        kOperation, path_.string(),
+        fmt::format("has {} blocks of {} bytes; expected {}, of which '{}' has the "
+                    "checksums; {}",
+                    blocks, kShardBlockBytes, hashes.size(), kShardChecksums, kRemedy));
+  }
+  hashes_ = std::move(hashes);
+  verified_ = std::make_unique<std::atomic<bool>[]>(blocks);
+  check(0, 0);
+}
+
+void TokenShard::check(std::size_t first, std::size_t count) const {
+  if (hashes_.empty()) return;
+  const auto bytes = mapping_.bytes();
+  const auto block_of = [](std::size_t token) {
+    return (kShardHeaderBytes + token * sizeof(std::uint16_t)) / kShardBlockBytes;
+  };
+  const std::size_t last = count == 0 ? block_of(first) : block_of(first + count - 1);
+  for (std::size_t block = block_of(first); block <= last; ++block) {
+    if (verified_[block].load(std::memory_order_relaxed)) continue;
+    const std::size_t begin = block * kShardBlockBytes;
+    const auto part = bytes.subspan(begin, std::min(kShardBlockBytes, bytes.size() - begin));
+    const std::uint64_t found = hash64(part);
+    if (found != hashes_[block]) {
+      throw file_error(
+          kOperation, path_.string(),
+          fmt::format("bytes {} to {} give checksum {:016x}; expected {:016x} as "
+                      "recorded in '{}'; the shard was damaged or replaced: restore "
+                      "it from a copy, or {}",
+                      begin, begin + part.size(), found, hashes_[block], kShardChecksums, kRemedy));
+    }
+    verified_[block].store(true, std::memory_order_relaxed);
+  }
+}
+
+BlockHashes write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
     throw Error(ErrorKind::invalid_argument, kOperation,
                 fmt::format("{} tokens for one shard; expected at most {}; use smaller shards",
@@ -67,9 +108,15 @@ void write_shard(const std::filesystem::path& path, std::span<const std::uint16_
   header[1] = kShardVersion;
   header[2] = static_cast<std::int32_t>(tokens.size());
   AtomicFile file(path, kOperation);
-  file.write(std::as_bytes(std::span(header)));
-  file.write(std::as_bytes(tokens));
+  BlockHasher hasher;
+  const auto write = [&](std::span<const std::byte> bytes) {
+    hasher.add(bytes);
+    file.write(bytes);
+  };
+  write(std::as_bytes(std::span(header)));
+  write(std::as_bytes(tokens));
   file.commit();
+  return hasher.finish();
 }
 
 }  // namespace rode::lab

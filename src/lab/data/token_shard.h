@@ -3,13 +3,16 @@
 // then `count` uint16, all little-endian.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "core/file_io.h"
+#include "lab/data/shard_checksums.h"
 
 namespace rode::lab {
 
@@ -27,13 +30,21 @@ class TokenShard {
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::uint16_t> tokens() const { return tokens_; }
 
+  // What check() compares with, from here on. Refuses a number that is not that of the blocks.
+  void protect(BlockHashes hashes);
+  // Throws where a block that holds a part of these tokens, or the header, is not what was
+  // written. Each block is read once in the life of this object; thread-safe.
+  void check(std::size_t first, std::size_t count) const;
+
  private:
   std::filesystem::path path_;
   FileMapping mapping_;
   std::span<const std::uint16_t> tokens_;
+  BlockHashes hashes_;                             // empty: nothing is known of the file
+  std::unique_ptr<std::atomic<bool>[]> verified_;  // by block
 };
 
 // Appears under its name only when complete and on the disk.
-void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
+BlockHashes write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
 
 }  // namespace rode::lab
