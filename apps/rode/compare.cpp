@@ -212,7 +212,10 @@ lab::Comparison gather(const std::vector<Job>& jobs) {
         comparison.optimizers.back().name != job.options.optimizer) {
       comparison.optimizers.push_back({job.options.optimizer, {}});
     }
-    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out));
+    comparison.optimizers.back().runs.push_back(
+        lab::read_run(job.options.out, [](const std::string& text) {
+          fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
+        }));
   }
   return comparison;
 }

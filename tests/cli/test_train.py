@@ -5,6 +5,7 @@ import json
 import platform
 import random
 import resource
+import shutil
 import signal
 import struct
 import time
@@ -303,6 +304,31 @@ def test_a_pause_is_told_as_json_too(rode, task, tmp_path):
     assert checkpoints(out)[-1].name == "step-00000015.safetensors"
 
 
+def test_flipped_bits_of_the_newest_checkpoint_end_in_the_one_before(rode, task, tmp_path):
+    """Two of the header, two of the data; tests/lab has 200 of them without a process each."""
+    task.write_text(TASK.replace("steps = 120", "steps = 24"))
+    whole, half, out = (tmp_path / name for name in ("whole", "half", "run"))
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    assert rode.call(*train_words(task, half, "--until", 15)).returncode == 0
+    good = checkpoints(half)[-1].read_bytes()
+    header = 8 + struct.unpack("<Q", good[:8])[0]
+    draw = random.Random(SEED)
+    print("seed", SEED)
+    for low, high in ((0, header), (8, header), (header, len(good)), (header, len(good))):
+        shutil.copytree(half, out)
+        damaged = bytearray(good)
+        place = draw.randrange(low, high)
+        damaged[place] ^= 1 << draw.randrange(8)
+        newest = checkpoints(out)[-1]
+        newest.write_bytes(damaged)
+        resumed = rode.call(*train_words(task, out, "--resume"))
+        assert resumed.returncode == 0, (place, resumed.stderr)
+        assert "the checkpoint before it is used" in resumed.stderr, (place, resumed.stderr)
+        assert what_counts(out) == what_counts(whole)
+        assert newest.with_name(newest.name + ".bad").exists()
+        shutil.rmtree(out)
+
+
 def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     data, out = tmp_path / "data", tmp_path / "run"
     tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
@@ -331,8 +357,17 @@ def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     assert done.returncode == FAILED and shard.name in done.stderr
     assert not out.exists()
     shard.unlink()
+    damaged = bytearray(whole)
+    damaged[1500] ^= 1  # of a token: the number stays one of the vocabulary
+    shard.write_bytes(damaged)
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr and "checksum" in done.stderr
+    scanned = rode.call("data", "info", data / "text", "--scan")
+    assert scanned.returncode == FAILED and shard.name in scanned.stderr
+    assert not out.exists()
     shard.write_bytes(whole)
-    assert rode.call(*words).returncode == 0
+    done = rode.call(*words)
+    assert done.returncode == 0 and "checksum" not in done.stderr, done.stderr
 
 
 def test_a_token_beyond_the_vocabulary_is_named_when_it_is_read(rode, task, tmp_path):

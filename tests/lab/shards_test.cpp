@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "lab/data/sequence_source.h"
 #include "lab/data/text_reader.h"
 #include "lab/data/token_folder.h"
 #include "lab/support.h"
@@ -193,6 +194,75 @@ TEST(TokenFolder, RefusesADamagedDescription) {
     write_file(scratch / "tokens.json", text);
     EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
                     "is not a description of tokens");
+  }
+}
+
+// Two shards of which the first has several blocks.
+void write_two_shards(const Scratch& scratch) {
+  TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 200'000, false});
+  for (std::uint16_t i = 0; i < 200; ++i) writer.append(std::vector<std::uint16_t>(1250, i));
+  EXPECT_TRUE(writer.finish().checksums);
+}
+
+void flip_bit(const std::filesystem::path& path, std::size_t byte, int bit) {
+  std::string bytes = read_file(path);
+  bytes[byte] = static_cast<char>(bytes[byte] ^ (1 << bit));
+  write_file(path, bytes);
+}
+
+TEST(TokenFolder, ADamagedTokenIsNamedWhenItIsReadAndNoOtherPartIsReadForIt) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  const std::size_t damaged = 1024 + 2 * 150'000;  // in the fifth block of the first shard
+  flip_bit(scratch / "train_000000.bin", damaged, 3);
+  const ShardSequences sequences(TokenFolder(scratch.path(), "train"), 1000, 257);
+  EXPECT_EQ(sequences.note(), "");
+  std::vector<std::int64_t> window(1001);
+  for (const std::uint64_t whole : {0, 100, 199, 240}) sequences.read(whole, window);
+  const std::string error = error_of([&] { sequences.read(150, window); });
+  for (const char* word : {"train_000000.bin", "bytes 262144 to 327680", "expected", "restore"}) {
+    EXPECT_MENTIONS(error, word);
+  }
+  EXPECT_EQ(error_of([&] { sequences.read(150, window); }), error);  // again, not only once
+}
+
+TEST(TokenFolder, ADamagedHeaderDescriptionOrListOfChecksumsIsFoundAtOpening) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  const auto opening = [&] {
+    return error_of([&] { const TokenFolder folder(scratch.path(), "train"); });
+  };
+  ASSERT_EQ(opening(), "");
+  for (const char* name : {"train_000001.bin", "tokens.json", "checksums.safetensors"}) {
+    const std::string good = read_file(scratch / name);
+    for (std::size_t byte = 0; byte < std::min<std::size_t>(good.size(), 1024); byte += 5) {
+      flip_bit(scratch / name, byte, static_cast<int>(byte % 8));
+      EXPECT_MENTIONS(opening(), name) << "byte " << byte;
+      write_file(scratch / name, good);
+    }
+  }
+  std::filesystem::remove(scratch / "checksums.safetensors");
+  EXPECT_MENTIONS(opening(), "'checksums.safetensors' is missing");
+}
+
+TEST(TokenFolder, ShardsWithoutChecksumsAreReadWithANote) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  std::filesystem::remove(scratch / "tokens.json");
+  EXPECT_MENTIONS(TokenFolder(scratch.path(), "train").note(), "have no checksums");
+}
+
+TEST(TokenFolder, ASplitThatIsMadeAgainKeepsTheChecksumsOfTheOthers) {
+  const Scratch scratch;
+  for (const char* split : {"train", "valid", "train"}) {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {split, 10, true});
+    writer.append(counting(split[0] == 't' ? 12 : 3));
+    writer.finish();
+  }
+  for (const char* split : {"train", "valid"}) {
+    const TokenFolder folder(scratch.path(), split);
+    EXPECT_EQ(folder.note(), "");
+    for (const TokenShard& shard : folder.shards()) shard.check(0, shard.tokens().size());
   }
 }
 

@@ -18,6 +18,7 @@ namespace rode::lab {
 struct SplitInfo {
   std::int64_t shards = 0;
   std::int64_t tokens = 0;
+  bool checksums = false;  // of its shards, in checksums.safetensors
 };
 
 // What <folder>/tokens.json holds.
@@ -42,7 +43,8 @@ std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& fold
                                                const std::string& split);
 
 // The shards of a split, opened and checked: against each other, and against tokens.json
-// where there is one.
+// where there is one. Their bytes are compared with the recorded checksums when they are read
+// (TokenShard::check), which costs no pass over the data before its use.
 class TokenFolder {
  public:
   TokenFolder(const std::filesystem::path& folder, const std::string& split);
@@ -50,15 +52,20 @@ class TokenFolder {
   const std::vector<TokenShard>& shards() const { return shards_; }
   const std::optional<TokenInfo>& info() const { return info_; }
   std::uint64_t tokens() const { return tokens_; }
+  // One line for who reads shards of which no checksum is known; else empty.
+  const std::string& note() const { return note_; }
 
   // Throws where tokens.json names a vocabulary that a model of this size cannot embed.
   void require_vocab(std::int64_t model_vocab_size) const;
 
  private:
+  void protect_shards();
+
   std::filesystem::path folder_;
   std::vector<TokenShard> shards_;
   std::optional<TokenInfo> info_;
   std::uint64_t tokens_ = 0;
+  std::string note_;
 };
 
 // Cuts a run of tokens into shards named <split>_000000.bin, ..., in a folder of its own beside
@@ -94,6 +101,7 @@ class TokenFolderWriter {
   Options options_;
   std::optional<ShardWriter> shard_;
   SplitInfo written_;
+  std::map<std::string, BlockHashes> checksums_;  // of the shards written
 };
 
 }  // namespace rode::lab

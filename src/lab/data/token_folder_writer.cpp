@@ -128,7 +128,7 @@ void TokenFolderWriter::append(std::span<const std::uint16_t> tokens) {
 }
 
 void TokenFolderWriter::close_shard() {
-  shard_->close();
+  checksums_[shard_name(written_.shards)] = shard_->close();
   ++written_.shards;
   written_.tokens += static_cast<std::int64_t>(shard_->size());
   shard_.reset();
@@ -142,6 +142,7 @@ SplitInfo TokenFolderWriter::finish() {
                             "one byte of text; check the input",
                             options_.split));
   }
+  auto all = read_shard_checksums(folder_).value_or(std::map<std::string, BlockHashes>{});
   // From here to the end the split is not recorded, whatever interrupts.
   const auto old = shard_paths(folder_, options_.split);
   if (info_.splits.erase(options_.split) > 0 || !old.empty()) write_token_info(folder_, info_);
@@ -151,6 +152,10 @@ SplitInfo TokenFolderWriter::finish() {
       fs::rename(stage_ / shard_name(i), folder_ / shard_name(i));
     }
   });
+  for (const fs::path& path : old) all.erase(path.filename().string());
+  for (auto& [name, hashes] : checksums_) all[name] = std::move(hashes);
+  write_shard_checksums(folder_, all);
+  written_.checksums = true;
   info_.splits[options_.split] = written_;
   write_token_info(folder_, info_);
   return written_;

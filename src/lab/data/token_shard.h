@@ -3,14 +3,18 @@
 // then `count` uint16, all little-endian.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/file_io.h"
+#include "lab/data/shard_checksums.h"
 
 namespace rode::lab {
 
@@ -33,10 +37,18 @@ class TokenShard {
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::uint16_t> tokens() const { return tokens_; }
 
+  // What check() compares with, from here on. Refuses a number that is not that of the blocks.
+  void protect(BlockHashes hashes);
+  // Throws where a block that holds a part of these tokens, or the header, is not what was
+  // written. Each block is read once in the life of this object; thread-safe.
+  void check(std::size_t first, std::size_t count) const;
+
  private:
   std::filesystem::path path_;
   FileMapping mapping_;
   std::span<const std::uint16_t> tokens_;
+  BlockHashes hashes_;                             // empty: nothing is known of the file
+  std::unique_ptr<std::atomic<bool>[]> verified_;  // by block
 };
 
 // One new file, written as tokens come: memory does not grow with them. Until close() has put it on
@@ -47,7 +59,7 @@ class ShardWriter {
 
   std::size_t size() const { return size_; }
   void append(std::span<const std::uint16_t> tokens);
-  void close();
+  BlockHashes close();
 
  private:
   void write(std::span<const std::byte> bytes, std::size_t at);
@@ -55,9 +67,11 @@ class ShardWriter {
   std::filesystem::path path_;
   FileDescriptor file_;
   std::size_t size_ = 0;
+  std::vector<std::byte> first_;  // of the first block: its hash waits for the header
+  BlockHasher rest_;
 };
 
 // All at once; appears under its name only when complete and on the disk.
-void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
+BlockHashes write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
 
 }  // namespace rode::lab

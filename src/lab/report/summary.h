@@ -28,7 +28,7 @@ struct RunSummary {
 
   bool diverged() const { return result.value("status", "") != "finished"; }
 };
-RunSummary read_run(const std::filesystem::path& folder);
+RunSummary read_run(const std::filesystem::path& folder, const Note& note = {});
 
 struct OptimizerSummary {
   std::string name;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lab/train/bf16_speed.h"
+#include "lab/train/resume.h"
 #include "lab/train/torch_messages.h"
 #include "lab/train/trainer_impl.h"
 #include "rode/optimizer.h"
@@ -31,8 +32,9 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
   read_interval = session.device().is_cuda() ? kReadOnGpu : 1;
   if (options.read_interval > 0) read_interval = options.read_interval;
   const Json run = describe_run(options, plan, spec, method);
+  for (const std::string& text : batches.notes()) note(text);
   if (options.resume && folder.has_run()) {
-    folder.continue_run(run);
+    folder.continue_run(run, [this](const std::string& text) { note(text); });
     // A run that is done is only read: its folder may be one that cannot be written.
     if (find_finished()) return;
     take_lock();
@@ -61,34 +63,14 @@ void Trainer::Impl::take_lock() {
   }
 }
 
-// The newest checkpoint that can be read. Files appear whole or not at all, so that an older one
-// is needed only where a disk has failed. Those that cannot be read are set aside once one is
-// loaded: as the newest they would make the good ones the first to be removed.
 void Trainer::Impl::load() {
-  std::vector<std::int64_t> steps = folder.checkpoints();
-  std::vector<std::int64_t> unreadable;
-  for (; !steps.empty() && !resumed; steps.pop_back()) {
-    try {
-      const LoadedCheckpoint loaded =
-          load_checkpoint(folder.checkpoint(steps.back()), session.model(),
-                          session.optimizer().optimizer(), session.device(), options.seed);
-      state = loaded.state;
-      resumed = true;
-      saved = state.step;
-      saved_evaluation = state.evaluated;
-      for (const std::string& generator : loaded.seeded) {
-        note("the checkpoint has no state of the generator of '" + generator +
-             "'; it begins anew from the seed and the step");
-      }
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::file || steps.size() == 1) throw;
-      note(std::string(error.what()) + "; the checkpoint before it is used");
-      unreadable.push_back(steps.back());
-    }
-  }
-  for (const std::int64_t step : unreadable) {
-    note("the file that could not be read is now '" + folder.set_aside(step).string() + "'");
-  }
+  const auto found = resume(folder, {.data = state.data, .total = plan.total, .seed = options.seed},
+                            session, [this](const std::string& text) { note(text); });
+  if (!found) return;
+  state = *found;
+  resumed = true;
+  saved = state.step;
+  saved_evaluation = state.evaluated;
 }
 
 void Trainer::Impl::save() {
