@@ -176,7 +176,7 @@ std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
   at::Tensor sum;
   for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
     if (part > 0 && stop && stop()) {
-      before->restore();
+      if (before) before->restore();
       return std::nullopt;
     }
     const Part result = forward(batch, part * rows, rows);

@@ -196,7 +196,8 @@ void Trainer::Impl::settle() {
 TrainOutcome Trainer::Impl::run() {
   if (options.resume) {
     // Asked again under the lock: another process may have ended while this one began.
-    if (finished || find_finished()) {
+    if (!finished) find_finished();
+    if (finished) {
       note("the run in '" + folder.path().string() + "' is finished; this is its result");
       return {TrainStatus::finished, finished->value("steps", state.step), *finished};
     }
