@@ -270,10 +270,12 @@ class Binding:
             else:
                 elsewhere = False
         if elsewhere:
-            raise Error(
+            error = Error(
                 "[step] the step failed on another rank, but was made on this one; restore a "
                 "checkpoint on every rank; see the error of that rank"
             )
+            error.changed = True
+            raise error
 
     def _agreed_gradients(self, agreement: Agreement) -> dict[int, torch.Tensor]:
         if is_capturing(self.device):
