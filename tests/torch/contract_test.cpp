@@ -110,6 +110,30 @@ std::string load_error(Optimizer& optimizer, const std::string& bytes) {
   return error_of([&] { ::torch::load(optimizer, in); });
 }
 
+TEST(Archives, ThatAreDamagedAreRefusedAndChangeNothing) {
+  const std::vector<Tensor> p = make_parameters();
+  RODE saver(p, 0.25);
+  set_grads(p, 0);
+  saver.step();
+  const std::string good = saved(saver);
+  // Torch itself checks nothing of the values, so these must be found: a part of a state's bytes.
+  const Tensor momentum = saver.state_tensor(p[0], "momentum").contiguous();
+  const std::string bytes(static_cast<const char*>(momentum.const_data_ptr()), momentum.nbytes());
+  const std::size_t at = good.find(bytes);
+  ASSERT_NE(at, std::string::npos);
+  const std::vector<Tensor> q = make_parameters();
+  RODE loader(q, 0.25);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::string bad = good;
+    bad[at + i] = static_cast<char>(bad[at + i] ^ (1 << (i % 8)));
+    const std::string error = load_error(loader, bad);
+    EXPECT_NE(error.find("it was damaged"), std::string::npos) << "byte " << i << ": " << error;
+  }
+  EXPECT_EQ(loader.steps_done(), 0);
+  EXPECT_EQ(load_error(loader, good), "");
+  EXPECT_EQ(loader.steps_done(), 1);
+}
+
 TEST(Archives, ThatDoNotBelongHereAreRefusedAndChangeNothing) {
   const std::vector<Tensor> p = make_parameters(), q = make_parameters();
   RODE saver(p, 0.25);
