@@ -57,14 +57,14 @@ Scalars evaluation_scalars(const Json& json) {
   return scalars;
 }
 
-std::string_view text_of(const FileMapping& mapping) {
+std::string_view mapped_text(const FileMapping& mapping) {
   return {reinterpret_cast<const char*>(mapping.bytes().data()), mapping.bytes().size()};
 }
 
 // The last line of a file of whole lines; nothing where it was damaged.
 Json last_line(const std::filesystem::path& file) {
   const FileMapping mapping(file, "log");
-  const std::string_view text = text_of(mapping);
+  const std::string_view text = mapped_text(mapping);
   if (text.size() < 2) return {};
   const std::size_t before = text.rfind('\n', text.size() - 2);
   const std::string_view line = text.substr(before == std::string_view::npos ? 0 : before + 1);
@@ -112,7 +112,7 @@ std::uint64_t kept_log(const std::filesystem::path& file, std::uint64_t wanted, 
                      "log goes on behind them",
                      kept, wanted));
   }
-  tell_damage(file, text_of(mapping).substr(0, kept), note);
+  tell_damage(file, mapped_text(mapping).substr(0, kept), note);
   return kept;
 }
 
