@@ -2,18 +2,38 @@
 // SGD's element-wise equation (recurrence: rode/optim/sgd.h).
 #pragma once
 
+#include <cstdint>
+
 #include "rules/host_device.h"
 
 namespace rode::rules {
 
-struct SgdConstants {
-  double lr, weight_decay, momentum;
-};
+struct Sgd {
+  static constexpr int kMoments = 1;
+  static constexpr const char* kKeys[kMoments] = {"momentum"};
+  static constexpr bool kCountsSteps = false;
+  static constexpr bool kAveragesSquares = false;
 
-RODE_HOST_DEVICE inline float sgd_element(float lr, float weight_decay, float momentum, float w,
-                                          float g, float& b) {
-  b = momentum * b + (g + weight_decay * w);
-  return w - lr * b;
-}
+  struct Constants {
+    double lr, weight_decay, momentum;
+  };
+
+  struct Coefficients {
+    float lr, weight_decay, momentum;
+  };
+
+  RODE_HOST_DEVICE static Coefficients coefficients(const Constants& c, double multiplier,
+                                                    std::int64_t /*t*/) {
+    return {static_cast<float>(multiplier * c.lr), static_cast<float>(c.weight_decay),
+            static_cast<float>(c.momentum)};
+  }
+
+  RODE_HOST_DEVICE static float element(const Coefficients& c, float w, float g,
+                                        float (&moments)[kMoments]) {
+    float& b = moments[0];
+    b = c.momentum * b + (g + c.weight_decay * w);
+    return w - c.lr * b;
+  }
+};
 
 }  // namespace rode::rules

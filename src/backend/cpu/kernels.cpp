@@ -2,6 +2,9 @@
 // The fp32 loops; each is compiled once an instruction set.
 #include "backend/cpu/kernels.h"
 
+#include <cstddef>
+#include <utility>
+
 #include "backend/cpu/versions.h"
 #include "rules/muon_rule.h"
 #include "rules/newton_schulz_rule.h"
@@ -25,6 +28,23 @@ using DoubleLanes __attribute__((vector_size(kLanes * sizeof(double)))) = double
 #define RODE_SUM(lanes)                                      \
   ((((lanes)[0] + (lanes)[4]) + ((lanes)[1] + (lanes)[5])) + \
    (((lanes)[2] + (lanes)[6]) + ((lanes)[3] + (lanes)[7])))
+
+// Inlined into every version of its caller. The moments of an element are spelled out, not looped
+// over, so that they are registers before the loop is vectorised.
+template <class Rule, std::size_t... I>
+[[gnu::always_inline]] inline void element_loop(const typename Rule::Coefficients& c,
+                                                const float* w, const float* g,
+                                                float* const* moments, float* out, std::int64_t n,
+                                                std::index_sequence<I...>) {
+  const typename Rule::Coefficients k = c;
+  float* const arrays[] = {moments[I]...};
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    float own[] = {arrays[I][i]...};
+    out[i] = Rule::element(k, w[i], g[i], own);
+    ((arrays[I][i] = own[I]), ...);
+  }
+}
 
 }  // namespace
 
@@ -177,43 +197,16 @@ void combine(float* out, float a, const float* x, float b, const float* y, std::
   for (std::int64_t i = 0; i < n; ++i) out[i] = a * x[i] + b * y[i];
 }
 
-RODE_VERSIONS
-void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g, float* m,
-               float* v, float* out, std::int64_t n) {
-  const rules::AdamWCoefficients k = c;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    float first = m[i], second = v[i];
-    out[i] = rules::adamw_element(k, w[i], g[i], first, second);
-    m[i] = first;
-    v[i] = second;
+// One overload per rule, not a template: a template cannot have versions.
+#define RODE_DEFINE_RUN(Rule)                                                                   \
+  RODE_VERSIONS                                                                                 \
+  void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g,         \
+                    float* const* moments, float* out, std::int64_t n) {                        \
+    element_loop<rules::Rule>(c, w, g, moments, out, n,                                         \
+                              std::make_index_sequence<rules::Rule::kMoments>());               \
   }
-}
-
-RODE_VERSIONS
-void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g, float* fast,
-                  float* slow, float* v, float* out, std::int64_t n) {
-  const rules::AdEMAMixCoefficients k = c;
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    float first = fast[i], long_term = slow[i], second = v[i];
-    out[i] = rules::ademamix_element(k, w[i], g[i], first, long_term, second);
-    fast[i] = first;
-    slow[i] = long_term;
-    v[i] = second;
-  }
-}
-
-RODE_VERSIONS
-void sgd_run(float lr, float weight_decay, float momentum, const float* w, const float* g, float* b,
-             float* out, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    float buffer = b[i];
-    out[i] = rules::sgd_element(lr, weight_decay, momentum, w[i], g[i], buffer);
-    b[i] = buffer;
-  }
-}
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
+#undef RODE_DEFINE_RUN
 
 RODE_VERSIONS
 void widen(const std::uint16_t* half, float* out, std::int64_t n) {

@@ -87,19 +87,10 @@ __device__ void settle_muon(const MatrixEntry& matrix, MatrixStep& step) {
 
 __device__ void settle_element(const ElementEntry& element, double multiplier, std::int64_t t,
                                ElementStep& step) {
-  switch (element.rule) {
-    case ElementRule::adamw:
-      step.adamw = rules::adamw_coefficients(element.adamw, multiplier, t);
-      break;
-    case ElementRule::ademamix:
-      step.ademamix = rules::ademamix_coefficients(element.ademamix, multiplier, t);
-      break;
-    case ElementRule::sgd:
-      step.sgd = {static_cast<float>(multiplier * element.sgd.lr),
-                  static_cast<float>(element.sgd.weight_decay),
-                  static_cast<float>(element.sgd.momentum)};
-      break;
-  }
+  rules::ElementRules::visit(element.rule, [&]<class Rule>() {
+    step.coefficients.as<typename Rule::Coefficients>() =
+        Rule::coefficients(element.constants.as<typename Rule::Constants>(), multiplier, t);
+  });
 }
 
 __device__ void settle_job(const StepView& view, int index, double multiplier,
