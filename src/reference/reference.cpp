@@ -18,7 +18,8 @@ struct SameRule {
 };
 const std::map<std::string, SameRule> kSameRule = {
     {"adafactor", {adafactor_state, adafactor_step}}, {"adamw", {adamw_state, adamw_step}},
-    {"ademamix", {ademamix_state, ademamix_step}},    {"sgd", {sgd_state, sgd_step}},
+    {"ademamix", {ademamix_state, ademamix_step}},    {"lion", {lion_state, lion_step}},
+    {"sgd", {sgd_state, sgd_step}},
 };
 
 // Optimizers with a rule for matrices; the rest is AdamW's. The names of a family differ in

@@ -46,6 +46,10 @@ State adafactor_state(const Tensor& parameter);
 void adafactor_step(const Settings& settings, Rates rates, Tensor& parameter,
                     const Tensor& gradient, State& state);
 
+State lion_state(const Tensor& parameter);
+void lion_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+               State& state);
+
 State sgd_state(const Tensor& parameter);
 void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
               State& state);

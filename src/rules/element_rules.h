@@ -18,6 +18,7 @@
 
 #include "rules/adamw_rule.h"
 #include "rules/ademamix_rule.h"
+#include "rules/lion_rule.h"
 #include "rules/sgd_rule.h"
 
 // A macro, because the CPU's loops are compiled for several instruction sets by an attribute that
@@ -25,6 +26,7 @@
 #define RODE_FOR_EACH_ELEMENT_RULE(X) \
   X(AdamW)                            \
   X(AdEMAMix)                         \
+  X(Lion)                             \
   X(Sgd)
 
 namespace rode::rules {

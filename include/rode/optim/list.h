@@ -5,6 +5,7 @@
 #include "rode/optim/adafactor.h"
 #include "rode/optim/adamw.h"
 #include "rode/optim/ademamix.h"
+#include "rode/optim/lion.h"
 #include "rode/optim/mars_m.h"
 #include "rode/optim/muon.h"
 #include "rode/optim/rode.h"
@@ -23,6 +24,7 @@
   X(AdEMAMix, AdEMAMixOptions, "ademamix", "Adam with a second, slow momentum")           \
   X(Adafactor, AdafactorOptions, "adafactor", "factored second moments, explicit rate")   \
   X(AdamW, AdamWOptions, "adamw", "Adam with decoupled weight decay")                     \
+  X(Lion, LionOptions, "lion", "sign of an interpolated momentum, decoupled weight decay")\
   X(SGD, SgdOptions, "sgd", "momentum, coupled weight decay")
 
 namespace rode {
