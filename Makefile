@@ -26,7 +26,8 @@ setup: ## install system packages and the pinned Python packages (.venv)
 	@tools/setup.sh
 
 .PHONY: build
-build: setup ## build the release command line, build/bin/rode
+build: ## build the release command line, build/bin/rode
+	@tools/setup.sh --build
 	$(call build,release)
 	@test -x build/bin/rode
 
@@ -37,7 +38,8 @@ test: ## build and run every test
 
 # LibTorch is that of .venv.
 .PHONY: lab
-lab: setup ## build the command line that trains, build/lab/bin/rode
+lab: ## build the command line that trains, build/lab/bin/rode
+	@tools/setup.sh --lab
 	$(call build,lab)
 	@test -x build/lab/bin/rode
 
@@ -48,7 +50,7 @@ demo: lab ## train a small decoder with four optimizers, three seeds each, and c
 
 # AUTO: with CUDA where nvcc is, and the PyTorch in .venv has CUDA.
 .PHONY: python
-python: build ## install the Python package into .venv and run its tests
+python: build setup ## install the Python package into .venv and run its tests
 	@mkdir -p build/reports/python
 	@RODE_WITH_CUDA=$${RODE_WITH_CUDA:-AUTO} RODE_BIN=$(CURDIR)/build/bin/rode \
 	  tools/test_python.sh build/reports/python/python.xml
@@ -74,7 +76,7 @@ tsan: setup ## run the C++ tests under ThreadSanitizer
 	@tools/test.sh tsan
 
 # The build system does not see a changed configuration: start afresh with it.
-build/tidy/.configured: .clang-tidy python/requirements-dev.txt
+build/tidy/.configured: .clang-tidy python/requirements-dev.txt python/requirements-torch.txt
 	rm -rf build/tidy
 	mkdir -p build/tidy
 	touch $@
@@ -114,7 +116,7 @@ bench: setup ## run the benchmarks; SHAPES and OPTIMIZER choose the step
 	@build/bench/bin/rode bench step --shapes $(SHAPES) --optimizer $(OPTIMIZER)
 
 .PHONY: docs
-docs: build ## write docs/optimizers from the headers and the option tables
+docs: build setup ## write docs/optimizers from the headers and the option tables
 	@.venv/bin/python tools/optimizer_docs.py
 
 .PHONY: install

@@ -14,6 +14,12 @@ import torch
 
 import rode
 
+# Those of the task files and the command line, where Python has torch's.
+OPTIONS = {
+    rode.AdamW: {"lr": 1.544e-4, "betas": (0.9, 0.95)},
+    rode.SGD: {"lr": 1e-1, "momentum": 0.9, "weight_decay": 5e-4},
+}
+
 
 def microseconds(function) -> float:
     start = time.perf_counter()
@@ -27,7 +33,7 @@ def measure(kind, count: int, scheduled: bool, repeats: int = 2000) -> tuple[flo
     params = [torch.nn.Parameter(torch.randn(8, 8)) for _ in range(count)]
     for p in params:
         p.grad = torch.randn(8, 8)
-    optimizer = kind(params)
+    optimizer = kind(params, **OPTIONS.get(kind, {}))
     optimizer.step()
     engine = optimizer._binding.engine
     group = optimizer.param_groups[0]

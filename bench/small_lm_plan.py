@@ -48,10 +48,10 @@ ENTRIES = {
     "rode-adaptive-3": _rode(nesterov=True, radius="adaptive", lr_rho=3e-2),
     "muon-rms": Entry("Muon", 5e-3, {"scale": "rms"}),
     "mars-m": Entry("MARSM", 5e-3),
-    "adamw": Entry("AdamW", 2e-3),
+    "adamw": Entry("AdamW", 2e-3, {"betas": (0.9, 0.95), "weight_decay_rest": 9e-4}),
     "ademamix": Entry("AdEMAMix", 2e-3),
     "adafactor": Entry("Adafactor", 2e-3),
-    "sgd": Entry("SGD", 2e-1, one_rate=True),
+    "sgd": Entry("SGD", 2e-1, {"momentum": 0.9, "weight_decay": 5e-4}, one_rate=True),
 }
 
 

@@ -7,7 +7,8 @@
 #
 # Input:  Torch_DIR; RodeTorch_ROOT, the folder that holds include/ and lib/; RodeTorch_FALLBACK,
 #         such folders for where neither leads anywhere
-# Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch
+# Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch;
+#         RodeTorch_NOT_FOUND_MESSAGE: why not
 
 include(FindPackageHandleStandardArgs)
 
@@ -21,6 +22,30 @@ find_path(
   DOC "Directory of TorchConfig.cmake"
 )
 mark_as_advanced(RodeTorch_CONFIG_DIR)
+
+# Whether programs get the C++ runtime that Torch loads, libstdc++.so.6. One with a static runtime of
+# its own has two, and ends at its first call of Torch with `free(): invalid pointer`.
+function(rode_torch_runtime_is_shared result)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/rode_torch_runtime")
+  file(WRITE "${folder}/probe.cpp"
+       "#include <stdexcept>\nint main(int n, char**) { if (n > 9) throw std::runtime_error(\"\"); }\n")
+  # A program with kernels in it is linked with the folders of nvcc's host compiler as well, and one
+  # that holds libstdc++.a alone decides.
+  set(folders ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
+  list(REMOVE_ITEM folders ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})
+  list(TRANSFORM folders PREPEND "-L")
+  try_compile(linked "${folder}/build" SOURCES "${folder}/probe.cpp" LINK_OPTIONS ${folders}
+              COPY_FILE "${folder}/probe")
+  set(needed "")
+  if(linked)
+    file(STRINGS "${folder}/probe" needed REGEX "^libstdc[+][+][.]so" LIMIT_COUNT 1)
+  endif()
+  if(linked AND NOT needed)
+    set(${result} FALSE PARENT_SCOPE)
+  else()
+    set(${result} TRUE PARENT_SCOPE)  # or nothing links here, which others say better
+  endif()
+endfunction()
 
 set(rode_torch_reason
     "install PyTorch or LibTorch, and add Python's torch.utils.cmake_prefix_path or the folder of \
@@ -43,7 +68,15 @@ if(RodeTorch_CONFIG_DIR)
         "${rode_torch_root} is built with the old C++ ABI: take a 'cxx11 ABI' LibTorch, or 2.7"
     )
   elseif(EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cpu.so")
-    set(rode_torch_usable TRUE)
+    rode_torch_runtime_is_shared(rode_torch_usable)
+    if(NOT rode_torch_usable)
+      set(rode_torch_reason
+          "programs of ${CMAKE_CXX_COMPILER} are linked with a static C++ runtime (libstdc++.a), and \
+LibTorch loads libstdc++.so.6: with two they crash (`free(): invalid pointer`). Take a compiler that \
+has libstdc++.so, as Debian's g++ (-DCMAKE_CXX_COMPILER=/usr/bin/g++, for kernels also \
+-DCMAKE_CUDA_HOST_COMPILER=/usr/bin/g++), and no -static-libstdc++ in the flags"
+      )
+    endif()
   endif()
 endif()
 
@@ -54,6 +87,10 @@ find_package_handle_standard_args(
   REASON_FAILURE_MESSAGE "${rode_torch_reason}"
 )
 
+set(RodeTorch_NOT_FOUND_MESSAGE "")
+if(NOT RodeTorch_FOUND)
+  set(RodeTorch_NOT_FOUND_MESSAGE "${rode_torch_reason}")
+endif()
 if(RodeTorch_FOUND AND NOT TARGET RodeTorch::RodeTorch)
   add_library(RodeTorch::RodeTorch INTERFACE IMPORTED)
   set(rode_torch_libraries

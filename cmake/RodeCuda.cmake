@@ -111,6 +111,7 @@ function(rode_target_cuda target)
       CUDA_ARCHITECTURES "${architectures}"
       CUDA_RUNTIME_LIBRARY Static
       CUDA_SEPARABLE_COMPILATION OFF
+      UNITY_BUILD OFF  # a kernel a file, which newer versions of CMake would join
   )
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)
 endfunction()

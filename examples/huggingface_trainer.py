@@ -35,8 +35,9 @@ def main(steps: int = 40) -> tuple[float, float]:
         eos_token_id=0,
     )
     model = transformers.GPT2LMHeadModel(config)
-    # Conv1D's weights are recognised as transposed; the head is tied to the embedding.
-    optimizer = rode.RODE(model, lr=1e-2, lr_rest=1e-2)
+    # The factory gets the model: Conv1D's weights are recognised as transposed, and the head is
+    # tied to the embedding. Of the class alone Trainer makes an optimizer of bare tensors.
+    optimizer = (rode.trainer_factory(rode.RODE), {"lr": 1e-2, "lr_rest": 1e-2})
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder,
@@ -49,9 +50,9 @@ def main(steps: int = 40) -> tuple[float, float]:
             disable_tqdm=True,
         )
         trainer = transformers.Trainer(
-            model, arguments, train_dataset=Counting(), optimizers=(optimizer, None)
+            model, arguments, train_dataset=Counting(), optimizer_cls_and_kwargs=optimizer
         )
-        trainer.train()
+        trainer.train()  # resume_from_checkpoint=True goes on after an interruption
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     losses = [float(loss) for loss in losses]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")

@@ -19,6 +19,11 @@ CURVES = [
 SMOOTHING = 0.9
 
 
+def style(number):
+    """Ten colours, each with four dashes."""
+    return {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]}
+
+
 def runs(folder):
     """By optimizer the logs of its runs, and those of runs that diverged."""
     found = collections.defaultdict(lambda: ([], []))
@@ -73,7 +78,7 @@ def main():
             if not logs:
                 continue
             steps, means, deviations = curve(logs, kind, key)
-            (line,) = place.plot(steps, means, label=name, color=f"C{number}")
+            (line,) = place.plot(steps, means, label=name, **style(number))
             low = [m - d for m, d in zip(means, deviations)]
             high = [m + d for m, d in zip(means, deviations)]
             place.fill_between(steps, low, high, alpha=0.2, color=line.get_color())
@@ -83,8 +88,14 @@ def main():
             for index, log in enumerate(diverged):
                 steps, values, _ = curve([log], kind, key)
                 label = None if index else f"{name}, diverged"
-                place.plot(steps, values, "--", label=label, color=f"C{number}")
-        place.legend()
+                ends = {"linewidth": 0.8, "marker": "x", "markevery": [-1]}
+                place.plot(steps, values, label=label, **style(number), **ends)
+    # One for all, beside the plots: the names are the same.
+    entries = {}
+    for place in places.flat:
+        handles, labels = place.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles))
+    figure.legend(entries.values(), entries.keys(), loc="outside right upper")
     figure.savefig(out, dpi=120)
     print(out)
 

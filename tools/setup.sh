@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prepares a Debian or Ubuntu machine: system packages, then .venv with the pinned Python packages.
 #
-#   tools/setup.sh            what building and testing needs
+#   tools/setup.sh --build    what building the command line needs: system packages alone
+#   tools/setup.sh --lab      the same, and PyTorch, whose LibTorch the lab is built with
+#   tools/setup.sh            what testing, formatting and the Python package need
 #   tools/setup.sh --peers    the same, and what tests compare the lab with
 #   tools/setup.sh --fuzz     the same, and a clang with libFuzzer
 #   tools/setup.sh --cuda     the same, and nvcc: the machine's own, or one from pip in .venv/cuda
@@ -12,6 +14,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly requirements=python/requirements-dev.txt
+readonly torch_requirements=python/requirements-torch.txt
 readonly packages_file=tools/packages-debian.txt
 readonly peers_requirements=tools/requirements-peers.txt
 readonly cuda_requirements=tools/requirements-cuda.txt
@@ -108,23 +111,58 @@ find_python() {
   die "needs Python 3.10 or later with venv (Debian package python3-venv); set PYTHON to one"
 }
 
-setup_venv() {
-  # The stamp's name holds the hash of the pins, so a changed pin reinstalls.
-  local hash stamp
-  hash=$(sha256sum "$requirements" | cut -c1-16)
-  stamp=$venv/.installed-$hash
-  if [[ -e $stamp ]] && "$venv/bin/python" -c '' 2>/dev/null; then
+# pip_install ARGUMENTS...: into .venv, without the bytecode that pip would write on one core.
+pip_install() {
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$@"
+}
+
+# Bytecode of every package that has none yet, on every core.
+compile_packages() {
+  "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3*/site-packages || true
+}
+
+make_venv() {
+  if "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     return
   fi
-  if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-    local python
-    python=$(find_python)
-    say "creating $venv with $("$python" --version)"
-    "$python" -m venv --clear "$venv"
+  local python
+  python=$(find_python)
+  say "creating $venv with $("$python" --version)"
+  "$python" -m venv --clear "$venv"
+}
+
+# A stamp's name holds the hash of the pins, so a changed pin reinstalls.
+pins_hash() { cat "$@" | sha256sum | cut -c1-16; }
+
+# has_packages STAMP: whether what the stamp stands for was installed into this .venv.
+has_packages() { [[ -e $1 ]] && "$venv/bin/python" -c '' 2>/dev/null; }
+
+setup_venv() {
+  local stamp
+  stamp=$venv/.installed-$(pins_hash "$torch_requirements" "$requirements")
+  if has_packages "$stamp"; then
+    return
   fi
+  make_venv
   say "installing the pinned packages of $requirements into $venv"
   rm -f "$venv"/.installed-*
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements"
+  pip_install -r "$requirements"
+  compile_packages
+  touch "$stamp"
+}
+
+# PyTorch as a library for C++: what Python alone needs of it, and bytecode, come with the rest.
+setup_torch() {
+  local stamp all
+  stamp=$venv/.torch-$(pins_hash "$torch_requirements")
+  all=$venv/.installed-$(pins_hash "$torch_requirements" "$requirements")
+  if has_packages "$all" || has_packages "$stamp"; then
+    return
+  fi
+  make_venv
+  say "installing the pinned packages of $torch_requirements into $venv"
+  rm -f "$venv"/.torch-*
+  pip_install -r "$torch_requirements"
   touch "$stamp"
 }
 
@@ -132,17 +170,17 @@ setup_venv() {
 # have it is told once, and skips those tests.
 setup_peers() {
   local stamp
-  stamp=$venv/.peers-$(sha256sum "$peers_requirements" | cut -c1-16)
+  stamp=$venv/.peers-$(pins_hash "$peers_requirements")
   if [[ -e $stamp ]]; then
     return
   fi
   say "installing the pinned packages of $peers_requirements into $venv"
   rm -f "$venv"/.peers-*
-  if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    -r "$requirements" -r "$peers_requirements"; then
+  if ! pip_install -r "$requirements" -r "$peers_requirements"; then
     say "pip could not install them; tests against transformers and tensorboard will skip" \
       "(to try again: rm $stamp)"
   fi
+  compile_packages
   touch "$stamp"
 }
 
@@ -166,11 +204,15 @@ setup_cuda() {
 
 # One statement a step: errexit does not act inside an && list.
 case "${1:-}" in
-  '' | --peers | --fuzz | --cuda) ;;
-  *) die "unknown argument '$1'; expected none, --peers, --fuzz or --cuda" ;;
+  '' | --build | --lab | --peers | --fuzz | --cuda) ;;
+  *) die "unknown argument '$1'; expected none, --build, --lab, --peers, --fuzz or --cuda" ;;
 esac
 setup_packages
-setup_venv
+if [[ ${1:-} == --lab ]]; then
+  setup_torch
+elif [[ ${1:-} != --build ]]; then
+  setup_venv
+fi
 if [[ ${1:-} == --peers ]]; then
   setup_peers
 elif [[ ${1:-} == --fuzz ]]; then

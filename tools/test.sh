@@ -6,7 +6,7 @@
 #                             tests), cuda (the C++ tests on the GPU)
 #
 # JUnit reports are left in build/reports/PRESET. JOBS overrides the number of cores,
-# RODE_CUDA_ARCHITECTURES what the kernels are compiled for.
+# RODE_CUDA_ARCHITECTURES what the kernels are compiled for; RODE_WITH_TORCH=ON adds LibTorch to cuda.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,6 +41,7 @@ if [[ $preset == cuda ]]; then
     export CUDAToolkit_ROOT=${CUDAToolkit_ROOT:-$toolkit}
   fi
   options+=("-DRODE_CUDA_ARCHITECTURES=${RODE_CUDA_ARCHITECTURES:-90a}")
+  options+=("-DRODE_WITH_TORCH=${RODE_WITH_TORCH:-OFF}")
 fi
 
 # A compiler newer than ours may warn where ours does not: an error to us, not to users.
@@ -68,7 +69,11 @@ if [[ $preset == cuda ]]; then
 else
   test_jobs=$jobs
 fi
+rm -rf "build/$preset/gtest"
 run_suite ctest ctest --preset "$preset" --parallel "$test_jobs" --output-junit "$reports/ctest.xml"
+if [[ -d build/$preset/gtest ]]; then
+  cp -r "build/$preset/gtest" "$reports/gtest"
+fi
 
 if [[ $preset == ci ]]; then
   suites=()
@@ -79,11 +84,11 @@ if [[ $preset == ci ]]; then
     fi
   done
   if ((${#suites[@]})); then
-    export RODE_BIN=$PWD/build/ci/bin/rode
+    export RODE_BIN=$PWD/build/ci/bin/rode RODE_STEP_BIN=$PWD/build/ci/bin/rode_no_train
     run_suite pytest "$python" -m pytest -ra -o cache_dir=build/.pytest_cache \
-      --junitxml="$reports/pytest.xml" "${suites[@]}"
+      --numprocesses "$jobs" --dist worksteal --junitxml="$reports/pytest.xml" "${suites[@]}"
   fi
-  run_suite python tools/test_python.sh "$reports/python.xml"
+  RODE_BIN=$PWD/build/ci/bin/rode_no_train run_suite python tools/test_python.sh "$reports/python.xml"
 fi
 
 printf '\n'

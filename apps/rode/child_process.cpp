@@ -55,7 +55,7 @@ ChildProcess::~ChildProcess() {
 std::optional<int> ChildProcess::poll() {
   int status = 0;
   if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-    status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    status_ = WIFEXITED(status) ? WEXITSTATUS(status) : kSignal + WTERMSIG(status);
   }
   return status_;
 }

@@ -14,12 +14,14 @@ namespace rode::cli {
 // that Ctrl-C reaches it only through stop(), and ends with its parent.
 class ChildProcess {
  public:
+  static constexpr int kSignal = 128;
+
   explicit ChildProcess(const std::vector<std::string>& arguments);
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();  // stops it and waits
 
-  // The exit status once it has ended; 128 and its number for a signal.
+  // The exit status once it has ended; kSignal and its number for a signal.
   std::optional<int> poll();
   // Asks it to save and end; once, since a second time ends it at once.
   void stop();

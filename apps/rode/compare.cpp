@@ -26,7 +26,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct CompareArguments {
   std::string task;
   std::vector<std::string> optimizers;
   std::int64_t seeds = 3;
@@ -55,7 +55,7 @@ lab::Json expected_run(const lab::TrainOptions& options) {
   return lab::describe_run(options, plan, spec, Method::by_name(spec.optimizer, spec.settings));
 }
 
-std::vector<Job> jobs_of(const Arguments& arguments, const std::filesystem::path& folder) {
+std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
   lab::TrainOptions options;
   options.task = lab::load_task(arguments.task);
   options.steps = arguments.steps;
@@ -89,7 +89,9 @@ bool is_needed(const Job& job, bool overwrite) {
   return !folder.result();
 }
 
-std::vector<std::string> command_of(const Job& job, const Arguments& arguments, int threads) {
+// `first`: of all; what it says of the machine holds for the others.
+std::vector<std::string> command_of(const Job& job, const CompareArguments& arguments, int threads,
+                                    bool first) {
   std::vector<std::string> words = {"train",
                                     "--task",
                                     arguments.task,
@@ -109,6 +111,7 @@ std::vector<std::string> command_of(const Job& job, const Arguments& arguments, 
     words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
   if (threads > 0) words.insert(words.end(), {"--threads", fmt::format("{}", threads)});
   if (arguments.quiet || arguments.jobs > 1) words.emplace_back("--quiet");
+  if (!first) words.emplace_back("--warnings-told");
   return words;
 }
 
@@ -116,10 +119,16 @@ std::vector<std::string> command_of(const Job& job, const Arguments& arguments, 
 void require_result(const Job& job, int status, bool overwrite) {
   const auto result = lab::RunFolder(job.options.out).result();
   if (result && (status == 0 || result->value("status", "") == "diverged")) return;
+  const std::string how =
+      status <= ChildProcess::kSignal
+          ? fmt::format("ended with code {}; its message is above", status)
+          : fmt::format(
+                "was ended by signal {}; where nobody sent it, memory was short: lower "
+                "--jobs, or batch in the task",
+                status - ChildProcess::kSignal);
   throw Error(ErrorKind::unsupported, "compare",
-              fmt::format("the run '{}' ended with code {}; its message is above; what is done is "
-                          "kept: run the same command{} to go on",
-                          job.label(), status, overwrite ? " without --overwrite" : " again"));
+              fmt::format("the run '{}' {}; what is done is kept: run the same command{} to go on",
+                          job.label(), how, overwrite ? " without --overwrite" : " again"));
 }
 
 std::string outcome_of(const Job& job) {
@@ -134,12 +143,26 @@ struct Running {
   std::unique_ptr<ChildProcess> process;
 };
 
-void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
+// All are asked to stop before the first is waited for.
+struct RunningJobs {
+  std::vector<Running> list;
+
+  RunningJobs() = default;
+  RunningJobs(const RunningJobs&) = delete;
+  RunningJobs& operator=(const RunningJobs&) = delete;
+  ~RunningJobs() { stop(); }
+  void stop() {
+    for (const Running& one : list) one.process->stop();
+  }
+};
+
+void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   const int threads = arguments.threads > 0 ? arguments.threads
                       : arguments.jobs > 1  ? std::max(1, available_cores() / arguments.jobs)
                                             : 0;
   const lab::InterruptGuard interrupt;
-  std::vector<Running> running;
+  RunningJobs all;
+  std::vector<Running>& running = all.list;
   std::size_t next = 0;
   std::size_t done = 0;
   while (next < jobs.size() || !running.empty()) {
@@ -150,12 +173,12 @@ void run_jobs(std::vector<Job>& jobs, const Arguments& arguments) {
         fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
       }
       running.push_back(
-          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads))});
+          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const bool stop = lab::InterruptGuard::requested();
+    if (stop) all.stop();
     for (std::size_t i = 0; i < running.size();) {
-      if (stop) running[i].process->stop();
       const auto status = running[i].process->poll();
       if (!status) {
         ++i;
@@ -189,12 +212,15 @@ lab::Comparison gather(const std::vector<Job>& jobs) {
         comparison.optimizers.back().name != job.options.optimizer) {
       comparison.optimizers.push_back({job.options.optimizer, {}});
     }
-    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out));
+    comparison.optimizers.back().runs.push_back(
+        lab::read_run(job.options.out, [](const std::string& text) {
+          fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
+        }));
   }
   return comparison;
 }
 
-void run_compare(const Arguments& arguments) {
+void run_compare(const CompareArguments& arguments) {
   std::vector<Job> jobs;
   std::vector<Job> needed;
   std::filesystem::path folder;
@@ -228,7 +254,7 @@ void run_compare(const Arguments& arguments) {
 }  // namespace
 
 void add_compare_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<CompareArguments>();
   CLI::App* command =
       app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
@@ -237,15 +263,17 @@ void add_compare_command(CLI::App& app) {
       ->required()
       ->delimiter(',');
   command->add_option("--seeds", arguments->seeds, "how many: 1 to N (default 3)")
-      ->check(at_least_one());
-  command->add_option("--steps", arguments->steps, "instead of the task's")->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
+  command->add_option("--steps", arguments->steps, "instead of the task's")
+      ->check(whole_number(1, kMaxCount));
   command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
   command
       ->add_option("--jobs", arguments->jobs, "runs at a time, which share the cores (default 1)")
-      ->check(at_least_one());
-  command->add_option("--threads", arguments->threads, "of each run")->check(at_least_one());
+      ->check(whole_number(1, kMaxThreads));
+  command->add_option("--threads", arguments->threads, "of each run")
+      ->check(whole_number(1, kMaxThreads));
   command->add_option("--device", arguments->device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_flag("--overwrite", arguments->overwrite, "make every run anew");

@@ -16,7 +16,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct FolderArguments {
   std::string folder;
   bool scan = false;
   bool json = false;
@@ -31,9 +31,13 @@ struct SplitReport {
 
 SplitReport report_on(const std::string& folder, const std::string& split, bool scan) {
   const lab::TokenFolder opened(folder, split);
+  if (!opened.note().empty()) {
+    fmt::print(stderr, "rode: note: {}\n", on_terminal(opened.note()));
+  }
   SplitReport report{split, opened.shards().size(), opened.tokens(), -1};
   if (!scan) return report;
   for (const lab::TokenShard& shard : opened.shards()) {
+    shard.check(0, shard.tokens().size());
     for (const std::uint16_t token : shard.tokens()) {
       report.largest = std::max<std::int64_t>(report.largest, token);
     }
@@ -48,7 +52,7 @@ SplitReport report_on(const std::string& folder, const std::string& split, bool 
   return report;
 }
 
-void run(const Arguments& arguments) {
+void run(const FolderArguments& arguments) {
   std::vector<SplitReport> splits;
   for (const char* split : {"train", "valid", "test"}) {
     if (!lab::shard_paths(arguments.folder, split).empty()) {
@@ -93,10 +97,11 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_data_info_command(CLI::App& data) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<FolderArguments>();
   CLI::App* command = data.add_subcommand("info", "What a folder of token shards holds, checked");
   command->add_option("folder", arguments->folder, "Folder of token shards")->required();
-  command->add_flag("--scan", arguments->scan, "Read every token and check it too");
+  command->add_flag("--scan", arguments->scan,
+                    "Read every token and check it too, with its checksum");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }

@@ -18,7 +18,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct GetArguments {
   std::string name;
   std::string out;
   std::string mirror;
@@ -26,7 +26,7 @@ struct Arguments {
   bool json = false;
 };
 
-std::map<std::string, lab::Dataset> datasets(const Arguments& arguments) {
+std::map<std::string, lab::Dataset> datasets(const GetArguments& arguments) {
   if (arguments.manifest.empty()) return lab::builtin_manifest();
   const FileMapping mapping(arguments.manifest, "datasets");
   const auto bytes = mapping.bytes();
@@ -53,14 +53,14 @@ void print_list(const std::map<std::string, lab::Dataset>& known, bool as_json) 
   }
 }
 
-std::string mirror_of(const Arguments& arguments) {
+std::string mirror_of(const GetArguments& arguments) {
   if (!arguments.mirror.empty()) return arguments.mirror;
   const char* mirror = std::getenv("RODE_DATA_MIRROR");  // NOLINT(concurrency-mt-unsafe)
   return mirror == nullptr ? "" : mirror;
 }
 
 // One line that overwrites itself, at most every megabyte.
-class ProgressLine {
+class DownloadLine {
  public:
   void show(std::string_view name, std::uint64_t now, std::uint64_t total) {
     if (::isatty(STDERR_FILENO) == 0 || now < last_ + 1'000'000) return;
@@ -81,7 +81,7 @@ class ProgressLine {
   bool shown_ = false;
 };
 
-void run(const Arguments& arguments) {
+void run(const GetArguments& arguments) {
   const auto known = datasets(arguments);
   if (arguments.name.empty()) {
     print_list(known, arguments.json);
@@ -99,7 +99,7 @@ void run(const Arguments& arguments) {
   const std::filesystem::path folder = arguments.out.empty()
                                            ? lab::default_data_folder() / dataset.name
                                            : std::filesystem::path(arguments.out);
-  ProgressLine line;
+  DownloadLine line;
   lab::FetchOptions options;
   options.mirror = mirror_of(arguments);
   options.report = [&](std::string_view text) {
@@ -130,7 +130,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_data_get_command(CLI::App& data) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<GetArguments>();
   CLI::App* command =
       data.add_subcommand("get", "Download a dataset and check it; without a name: list them");
   command->add_option("name", arguments->name, "Dataset");

@@ -17,7 +17,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct OptimizersArguments {
   std::string shapes;
   std::string name;
   // Given at all: an empty text is wrong, not absent.
@@ -115,7 +115,7 @@ void print_options(const std::vector<OptimizerInfo>& list, bool with_help) {
   if (!with_help) fmt::print("'rode optimizers --name NAME' explains an optimizer's options.\n");
 }
 
-std::vector<OptimizerInfo> chosen(const Arguments& arguments) {
+std::vector<OptimizerInfo> chosen(const OptimizersArguments& arguments) {
   std::vector<OptimizerInfo> list = list_optimizers();
   if (!arguments.with_name) return list;
   (void)make_method(arguments.name, {});  // refuses an unknown name and names the nearest
@@ -123,7 +123,7 @@ std::vector<OptimizerInfo> chosen(const Arguments& arguments) {
   return list;
 }
 
-void run(const Arguments& arguments) {
+void run(const OptimizersArguments& arguments) {
   const std::vector<OptimizerInfo> list = chosen(arguments);
   std::optional<Model> model;
   std::vector<std::size_t> state_bytes;
@@ -157,7 +157,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_optimizers_command(CLI::App& app) {
-  const auto arguments = std::make_shared<Arguments>();
+  const auto arguments = std::make_shared<OptimizersArguments>();
   CLI::App* command =
       app.add_subcommand("optimizers", "List the optimizers: options, defaults, bytes of state");
   const CLI::Option* shapes = command->add_option(

@@ -10,12 +10,14 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "step_finite.h"
 #include "step_run.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct StepArguments {
   std::string optimizer;
   std::vector<std::string> settings;
   std::string in;
@@ -37,7 +39,7 @@ struct Arguments {
   bool json = false;
 };
 
-Routing make_routing(const Arguments& arguments) {
+Routing make_routing(const StepArguments& arguments) {
   Routing routing{make_route(arguments.route), {}};
   const std::map<std::string, Treatment> treatments = {
       {"matrix", Treatment::matrix}, {"rest", Treatment::rest}, {"frozen", Treatment::frozen}};
@@ -52,7 +54,7 @@ Routing make_routing(const Arguments& arguments) {
   return routing;
 }
 
-Schedule make_schedule(const Arguments& arguments) {
+Schedule make_schedule(const StepArguments& arguments) {
   if (arguments.schedule == "none") {
     if (arguments.warmup != 0 || arguments.total != 0) {
       throw UsageError("--warmup and --total need --schedule cosine");
@@ -72,7 +74,7 @@ OnBadGradient policy(const std::string& text) {
   return text == "skip" ? OnBadGradient::skip : OnBadGradient::refuse;
 }
 
-StepPlan make_plan(const Arguments& arguments) {
+StepPlan make_plan(const StepArguments& arguments) {
   StepPlan plan{make_method(arguments.optimizer, arguments.settings),
                 make_routing(arguments),
                 {},
@@ -94,7 +96,7 @@ StepPlan make_plan(const Arguments& arguments) {
   return plan;
 }
 
-void print_json(const Arguments& arguments, const StepReport& report, std::int64_t steps_done) {
+void print_json(const StepArguments& arguments, const StepReport& report, std::int64_t steps_done) {
   const Json json = {{"optimizer", arguments.optimizer},
                      {"backend", arguments.device == "cuda" ? "cuda" : arguments.backend},
                      {"steps", arguments.steps},
@@ -125,15 +127,17 @@ void note_skipped(const StepReport& report, std::int64_t steps) {
   }
 }
 
-void run(const Arguments& arguments) {
+void run(const StepArguments& arguments) {
   const StepPlan plan = make_plan(arguments);
   StepInput input{std::filesystem::path(arguments.in)};
+  if (!input.file().has_checksum()) plan.engine.notify(input.file().checksum_note());
   input.set_layouts(arguments.layouts);
   if (arguments.show_routing) {
     // Standard output belongs to the JSON where that was asked for.
     fmt::print(arguments.json ? stderr : stdout, "{}\n",
                shown_routing(input.parameters(), plan.routing));
   }
+  check_input(input, plan.routing);
   const auto finish = [&](const StepOutput& output) {
     write_safetensors(arguments.out, output.entries, output.metadata);
   };
@@ -147,7 +151,7 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 void add_step_command(CLI::App& app) {
-  const auto a = std::make_shared<Arguments>();
+  const auto a = std::make_shared<StepArguments>();
   CLI::App* command = app.add_subcommand("step", "Step tensors from a safetensors file");
   command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it")
       ->required();
@@ -157,10 +161,10 @@ void add_step_command(CLI::App& app) {
   command->add_option("--out", a->out, "Output: param., state., diag.; may be the input")
       ->required();
   command->add_option("--steps", a->steps, "Number of steps")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->check(whole_number(1, std::uint64_t{1} << 40U))
       ->capture_default_str();
   command->add_option("--threads", a->threads, "Threads; 0: every core; changes no result")
-      ->check(CLI::Range(0, 4096))
+      ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
   command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
       ->check(CLI::IsMember({"cpu", "reference"}))
@@ -181,8 +185,10 @@ void add_step_command(CLI::App& app) {
   command->add_option("--schedule", a->schedule, "Multiplier on all rates: none or cosine")
       ->check(CLI::IsMember({"none", "cosine"}))
       ->capture_default_str();
-  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule");
-  command->add_option("--total", a->total, "Steps of the whole cosine schedule");
+  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule")
+      ->check(whole_number(0, std::uint64_t{1} << 62U));
+  command->add_option("--total", a->total, "Steps of the whole cosine schedule")
+      ->check(whole_number(1, std::uint64_t{1} << 62U));
   command->add_option("--on-non-finite", a->on_non_finite, "NaN or Inf in a gradient")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "step_finite.h"
 #include "step_memory.h"
 #include "step_run.h"
 
@@ -56,6 +57,12 @@ void load_state(Optimizer& optimizer, const StepInput& input) {
   }
 }
 
+void list_weights(StepOutput& output, const StepInput& input) {
+  for (const Parameter& parameter : input.parameters()) {
+    output.entries.push_back({"param." + parameter.name, parameter.value});
+  }
+}
+
 }  // namespace
 
 void require_gradients(const StepInput& input, const std::vector<RoutedParameter>& routed,
@@ -86,19 +93,27 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
     for (std::size_t i = 0; i < input.parameters().size(); ++i) {
       optimizer.bind_grad(i, memory.gradient(i, k));
     }
-    optimizer.step(plan.schedule.multiplier(optimizer.steps_done()));
-    optimizer.check();
+    try {
+      optimizer.step(plan.schedule.multiplier(optimizer.steps_done()));
+      optimizer.check();
+    } catch (const Error& error) {
+      if (!error.changed()) throw;
+      memory.read_back();
+      StepOutput reached;
+      list_weights(reached, input);
+      check_result(input, plan, reached, k + 1);
+      throw;
+    }
     for (const std::string& name : optimizer.skipped()) ++report.skipped[name];
   }
 
   memory.read_back();
   StepOutput output;
-  for (const Parameter& parameter : input.parameters()) {
-    output.entries.push_back({"param." + parameter.name, parameter.value});
-  }
+  list_weights(output, input);
   for (TensorEntry& entry : optimizer.state()) output.entries.push_back(std::move(entry));
   add_diagnostics(output, input, optimizer.matrix_diagnostics());
   output.metadata = optimizer.metadata();
+  check_result(input, plan, output, plan.steps);
   finish(output);
   report.global = optimizer.global_diagnostics();
   report.state_bytes = optimizer.state_bytes();

@@ -16,6 +16,7 @@
 #include "optim/splits.h"
 #include "reference/reference.h"
 #include "rode/error.h"
+#include "step_finite.h"
 #include "step_run.h"
 
 namespace rode::cli {
@@ -187,14 +188,12 @@ bool usable_gradient(const StepInput& input, const StepPlan& plan, const Item& i
   const ConstTensorView view = input.gradient(item.index, k);
   if (view.data == nullptr) return false;
   gradient = read(view);
-  if (finite(gradient) && finite(item.value)) return true;
-  // Weights that are not finite stay so whatever is skipped.
-  if (finite(item.value) && plan.engine.on_non_finite == OnBadGradient::skip) return false;
-  throw Error(
-      ErrorKind::non_finite, "step",
-      fmt::format("gradient or weights of parameter '{}' hold NaN or Inf in step {}; expected "
-                  "finite values; nothing was changed; repair it",
-                  *item.name, k));
+  if (finite(gradient)) return true;
+  if (plan.engine.on_non_finite == OnBadGradient::skip) return false;
+  throw Error(ErrorKind::non_finite, "step",
+              fmt::format("gradient of parameter '{}' holds NaN or Inf in step {}; expected finite "
+                          "values; nothing was changed; repair it",
+                          *item.name, k));
 }
 
 // One step of every parameter. The squared norms are summed as the engine defines them: skipped
@@ -218,6 +217,7 @@ void step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& 
     }
     item.diagnostics = reference::step(optimizer, settings, item.treatment, item.value, gradient,
                                        item.state, multiplier);
+    if (!finite(item.value)) throw overflow(*item.name, "a weight is not finite", plan, k + 1);
     gradients += squared_norm(gradient.data);
     for (std::size_t i = 0; i < before.size(); ++i) {
       update += (item.value.data[i] - before[i]) * (item.value.data[i] - before[i]);
@@ -289,6 +289,7 @@ StepReport step_with_reference(const StepInput& input, const StepPlan& plan, con
   for (const TensorEntry& entry : output.entries) {
     if (entry.name.starts_with("state.")) report.state_bytes += entry.view.bytes();
   }
+  check_result(input, plan, output, plan.steps);
   finish(output);
   return report;
 }

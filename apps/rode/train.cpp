@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode train`: one task, one optimizer, one seed.
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -13,6 +14,8 @@
 
 #include "commands.h"
 #include "data_commands.h"
+#include "lab/models/torch_devices.h"
+#include "lab/task/model_size.h"
 #include "lab/task/sources.h"
 #include "lab/train/interrupt.h"
 #include "lab/train/trainer.h"
@@ -21,7 +24,7 @@
 namespace rode::cli {
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string task;
   std::string optimizer;
   std::vector<std::string> settings;
@@ -30,9 +33,11 @@ struct Arguments {
   lab::TrainOptions options;
   bool json = false;
   bool quiet = false;
+  bool warnings_told = false;
 };
 
-// On a terminal one line that is written over; elsewhere a line an evaluation.
+// On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
+// minute has passed without.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -41,7 +46,10 @@ class ProgressLine {
   ProgressLine& operator=(const ProgressLine&) = delete;
 
   void show(const lab::Progress& progress) {
-    if (quiet_ || (!terminal_ && !progress.evaluated)) return;
+    constexpr std::chrono::minutes kSilence(1);
+    const Clock::time_point now = Clock::now();
+    if (quiet_ || (!terminal_ && !progress.evaluated && now - shown_ < kSilence)) return;
+    shown_ = now;
     const std::string line = lab::format_progress(progress);
     fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
     open_ = terminal_;
@@ -52,8 +60,11 @@ class ProgressLine {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   bool quiet_;
   bool terminal_;
+  Clock::time_point shown_ = Clock::now();
   bool open_ = false;
 };
 
@@ -86,7 +97,7 @@ void print_result(const lab::Json& result, const std::filesystem::path& folder) 
              result.value("seconds", 0.0), folder.string());
 }
 
-void run_train(Arguments arguments) {
+void run_train(TrainArguments arguments) {
   keep_freed_memory();
   lab::TrainOptions& options = arguments.options;
   ProgressLine line(arguments.quiet);
@@ -97,6 +108,7 @@ void run_train(Arguments arguments) {
     line.end();
     fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
   };
+  if (!arguments.warnings_told) hooks.warning = hooks.note;
   hooks.stop = [] { return lab::InterruptGuard::requested(); };
 
   std::unique_ptr<lab::Trainer> trainer;
@@ -107,6 +119,9 @@ void run_train(Arguments arguments) {
     options.data_folder =
         arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
     options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
+    const bool on_cpu =
+        options.device == "cpu" || (options.device == "auto" && !lab::torch_has_cuda());
+    lab::require_memory(options.task, on_cpu, lab::machine_bytes());
     trainer = std::make_unique<lab::Trainer>(options, hooks);
   });
   const lab::TrainOutcome outcome = trainer->run();
@@ -131,7 +146,7 @@ void run_train(Arguments arguments) {
 }  // namespace
 
 void add_train_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   lab::TrainOptions& options = arguments->options;
   CLI::App* command = app.add_subcommand("train", "Train a task's model with one optimizer");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
@@ -139,7 +154,8 @@ void add_train_command(CLI::App& app) {
   command->add_option("--optimizer", arguments->optimizer, "one of the task's")->required();
   command->add_option("--set", arguments->settings, "key=value: an option of the optimizer")
       ->allow_extra_args(false);
-  command->add_option("--seed", options.seed, "of weights, order and dropout (default 1)");
+  command->add_option("--seed", options.seed, "of weights, order and dropout (default 1)")
+      ->check(whole_number(0));
   command->add_option("--out", arguments->out, "folder (default runs/TASK/OPTIMIZER-seedS)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
@@ -148,20 +164,22 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--overwrite", options.overwrite, "replace the run in the folder")
       ->excludes(resume);
   command->add_option("--steps", options.steps, "instead of the task's; the schedule ends there")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command
       ->add_option("--until", options.until,
                    "save and pause after this step; the schedule is not changed")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command->add_option("--threads", options.threads, "of Torch and the engine (default: all cores)")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxThreads));
   command->add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");
+  // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
+  command->add_flag("--warnings-told", arguments->warnings_told)->group("");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -24,17 +24,24 @@ enum class ErrorKind {
 std::string_view to_string(ErrorKind kind);
 
 // Every message reads "[operation] subject and value; expectation; remedy".
-// A call that throws has changed nothing the caller can see.
+// A call that throws has changed nothing the caller can see, except where `changed` says so.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, std::string_view operation, std::string_view message,
         std::source_location where = std::source_location::current());
 
+  // Of a step that was made and whose result is not finite: see rode/optimizer.h.
+  static Error after_change(ErrorKind kind, std::string_view operation, std::string_view message,
+                            std::source_location where = std::source_location::current());
+
   ErrorKind kind() const noexcept { return kind_; }
+  // Whether weights and state have changed all the same.
+  bool changed() const noexcept { return changed_; }
   const std::source_location& where() const noexcept { return where_; }
 
  private:
   ErrorKind kind_;
+  bool changed_ = false;
   std::source_location where_;
 };
 

@@ -42,6 +42,7 @@ struct EngineOptions {
   Device device = Device::cpu;
   void* stream = nullptr;  // CUDA: a cudaStream_t that steps run on; null: the default stream
   int threads = 0;         // 0: every core the process may use. Results do not depend on it.
+  // Of gradients alone: weights that are not finite are an error with either.
   OnBadGradient on_non_finite = OnBadGradient::refuse;
   OnBadGradient on_missing = OnBadGradient::refuse;
   // Same-shape matrices as one batch with symmetric products; false: the plain loop,
@@ -65,6 +66,12 @@ struct ParameterGroup {
 // count, on the device, and is counted as refused. The caller learns of it when it likes,
 // from check(). Steps after it are steps as any other.
 //
+// Weights must be finite, before a step and after it. Where measuring reads them (RODE, Muon with
+// a constraint), a step on weights that are not is refused like one with a bad gradient. Elsewhere,
+// and where a step overflows, it is known only from the sums of the step itself: that step has
+// been made and counts, and step(), on CUDA check(), throws an Error with changed() = true.
+// The weights are of no use then: restore a checkpoint.
+//
 // What reads results (check, steps_done, refused_steps, state, metadata, save, the
 // diagnostics, skipped) waits for the steps enqueued so far. So do load and construction.
 // On the CPU every step is done, and checked, when step() returns.
@@ -79,13 +86,15 @@ class Optimizer {
 
   // One step. `multiplier` scales lr, lr_rho and lr_rest (schedule.h). After the first
   // call nothing is allocated, except by oneDNN where ns_dtype = bf16. Throws before
-  // anything has changed (what `notify` throws comes after the step). On CUDA it throws
-  // what the host can know, such as a missing gradient; the rest comes from check().
+  // anything has changed, except where the result is not finite: Error::changed() tells (what
+  // `notify` throws comes after the step, too). On CUDA it throws what the host can know, such
+  // as a missing gradient; the rest comes from check().
   void step(double multiplier = 1.0);
 
-  // Throws the error of a step that was refused since the last check: what step() throws on
-  // the CPU. Nothing was changed by that step; the optimizer goes on as if it had not been.
-  // Of several, the first one found is named. Also tells `notify` what is new. On the CPU
+  // Throws the error of a step that was refused since the last check, or whose result is not
+  // finite: what step() throws on the CPU. A refused step has changed nothing; the optimizer
+  // goes on as if it had not been. Of several, one that has changed the weights is named, else
+  // the first one found. Also tells `notify` what is new. On the CPU
   // there is never anything left to say.
   void check();
 
@@ -129,7 +138,8 @@ class Optimizer {
   // valid until the next step or the next call of state().
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
-  void load(const std::filesystem::path& path);  // all or nothing
+  // All or nothing. A file without a checksum, which save() always writes, is told to `notify`.
+  void load(const std::filesystem::path& path);
   // Copies entries of the given names; `complete` refuses a missing one. Returns the
   // names that were expected and absent.
   std::vector<std::string> load_state(const SafetensorsFile& file, bool complete = true);
@@ -153,7 +163,18 @@ class Optimizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Bytes of state these parameters would have, from shapes alone (data may be null).
+// One state tensor that a parameter would have.
+struct PlannedState {
+  std::string parameter, key;
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+// The state these parameters would have, from shapes and types alone (data may be null). Throws
+// where the method cannot step one of them.
+std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
+                                        const Routing& routing = {});
+// Its bytes.
 std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Method& method,
                                 const Routing& routing = {});
 

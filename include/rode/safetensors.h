@@ -23,7 +23,9 @@ struct TensorEntry {
 
 // A file that was checked once, completely, at opening. Header, offsets, shapes and names of a
 // file from anywhere are refused (Error, kind file) unless the tensors cover the data exactly:
-// in range, without overlap and without a hole. Values are not looked at.
+// in range, without overlap and without a hole. Values are not looked at, but a file that carries
+// a checksum, as all that this library writes do, is refused unless header and data are what was
+// written (docs/files.md has the format). That reads the file once from beginning to end.
 //
 // Views point into the file's mapping and live as long as this object, also through moves.
 // Each is aligned for its dtype. The writer of this library replaces files by renaming, so a
@@ -43,7 +45,11 @@ class SafetensorsFile {
   bool contains(std::string_view name) const;
   // Throws Error (kind state_mismatch) with the nearest name where there is no such tensor.
   ConstTensorView tensor(std::string_view name) const;
-  const std::map<std::string, std::string>& metadata() const;
+  const std::map<std::string, std::string>& metadata() const;  // without the checksum
+  // False for files of other writers: damage to their values is not noticed.
+  bool has_checksum() const;
+  // One line for who loads such a file; empty where there is a checksum.
+  std::string checksum_note() const;
 
  private:
   struct Contents;
@@ -57,7 +63,8 @@ class SafetensorsFile {
 // file is in place. A symbolic link is followed; a path that is no regular file is refused.
 //
 // The bytes depend only on the arguments, not on the order of `entries`: larger elements come
-// first, then names in byte order, so that every tensor is aligned for its dtype.
+// first, then names in byte order, so that every tensor is aligned for its dtype. The metadata gets
+// the entry "rode.checksum", which cannot be given.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorEntry> entries,
                        const std::map<std::string, std::string>& metadata = {});
 

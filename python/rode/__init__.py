@@ -10,9 +10,15 @@ Every class is a torch.optim.Optimizer. `param_groups` shows which parameter tak
 # Before the engine: one process has one C++ and one OpenMP runtime, those that torch brings.
 import torch as _torch  # noqa: F401
 
-from rode._engine import Error, OptionError, version
+try:
+    from rode._engine import Error, OptionError, version
+except ImportError as _error:
+    from rode._missing import explained as _explained
+
+    raise _explained(_error) from _error
 from rode.optimizers import MARSM, RODE, SGD, SOAP, Adafactor, AdamW, AdEMAMix, Muon
 from rode.routing import param_groups
+from rode.trainer import trainer_factory
 
 __version__ = version()
 __all__ = [
@@ -27,4 +33,5 @@ __all__ = [
     "Muon",
     "OptionError",
     "param_groups",
+    "trainer_factory",
 ]

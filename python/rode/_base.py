@@ -9,22 +9,24 @@ from typing import Any
 import torch
 
 from rode import _engine
-from rode._binding import Binding, is_capturing, names_of, refuse_capture
+from rode._binding import Binding, is_capturing, refuse_capture
+from rode._checks import names_of
+from rode._exit import release_at_exit
+from rode._groups import NO_OPTIONS, Groups
 from rode._options import (
     complete,
     engine_options,
-    group_defaults,
+    gradient_policy,
     live_keys,
+    rate,
     rates,
-    refuse_unknown,
+    settings,
     to_text,
 )
-from rode.routing import param_groups
+from rode._shards import is_dtensor, placed
+from rode._torch_state import to_torch
+from rode.routing import param_groups, warn_of_vocabularies
 
-_TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
-
-_NO_OPTIONS = ("params", "param_names")
-_OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
 
 
@@ -35,12 +37,12 @@ def _is_fixed(value: Any) -> bool:
 
 def _tensors(group: dict[str, Any]) -> list[torch.Tensor]:
     """Those among the options, alone or in lists."""
-    given = [value for key, value in group.items() if key not in _NO_OPTIONS]
+    given = [value for key, value in group.items() if key not in NO_OPTIONS]
     parts = (value if isinstance(value, (list, tuple)) else [value] for value in given)
     return [part for part in chain.from_iterable(parts) if isinstance(part, torch.Tensor)]
 
 
-class EngineOptimizer(torch.optim.Optimizer):
+class EngineOptimizer(Groups):
     """An optimizer whose steps are the engine's, on memory that is torch's.
 
     Parameters, gradients and state stay torch tensors: the engine works on their addresses. It is
@@ -48,8 +50,8 @@ class EngineOptimizer(torch.optim.Optimizer):
     changed; state is kept.
     """
 
-    # Whether what is not a matrix is left to AdamW; False: one rule for everything.
-    _delegates = True
+    # What becomes of gradients that are not finite; copies of earlier releases have none.
+    _on_non_finite = "refuse"
 
     def __init__(
         self,
@@ -62,6 +64,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._name = name
         self._reasons: dict[str, str] = {}  # of the routing, by parameter
         self._reset()
+        self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
         defaults = complete(name, options)
         self._keys = list(defaults)
         defaults.update(extra or {})
@@ -69,75 +72,14 @@ class EngineOptimizer(torch.optim.Optimizer):
         if isinstance(params, torch.nn.Module):
             params = param_groups(params, route=route)
         super().__init__(params, defaults)
+        if self._delegates:
+            warn_of_vocabularies(self.param_groups)
 
     def _reset(self) -> None:
         self._live = live_keys(self._name)
         self._binding: Binding | None = None
         # Engines that a CUDA graph replays steps of: the graph works on their memory.
         self._captured: list[Binding] = []
-
-    # ---- Groups -----------------------------------------------------------------------------
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; its options default to the optimizer's, those of a group with
-        rule="rest" to the rest's."""
-        if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        group = dict(param_group)
-        rule = group.get("rule", "auto")
-        if rule not in ("auto", "matrix", "rest"):
-            raise _engine.OptionError(f"[groups] rule = {rule!r}; expected auto, matrix or rest")
-        if group.get("layout", "out_in") not in ("out_in", "in_out"):
-            layout = group["layout"]
-            raise _engine.OptionError(f"[groups] layout = {layout!r}; expected out_in or in_out")
-        reasons = group.pop("reasons", {})
-        self._name_parameters(group)
-        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
-        # Options that other groups have are ignored here, as where one dict serves several groups.
-        known = {*options, *self.defaults, *_OWN_KEYS, *_NO_OPTIONS, "reference_lr"}
-        refuse_unknown(self._name, group, known)
-        super().add_param_group({**options, **group})
-        added = self.param_groups[-1]
-        for key in self._keys:
-            if key not in options:
-                del added[key]
-        added.setdefault("reference_lr", float(added["lr"]))
-        try:
-            _engine.options(self._name, self._settings(self._effective(added)))
-        except BaseException:
-            self.param_groups.pop()
-            raise
-        self._reasons.update(reasons)
-        self._drop()
-
-    def _name_parameters(self, group: dict[str, Any]) -> None:
-        """Names where torch has none: state and messages are keyed by them."""
-        params = group["params"]
-        if isinstance(params, set):  # torch's to refuse
-            return
-        params = [params] if isinstance(params, torch.Tensor) else list(params)
-        group["params"] = params
-        if not params:
-            return
-        named = [isinstance(p, tuple) for p in params]
-        if all(named) and not _TORCH_NAMES_PARAMETERS:
-            group["param_names"] = [name for name, _ in params]
-            group["params"] = [p for _, p in params]
-        elif not any(named) and self.param_groups and "param_names" in self.param_groups[0]:
-            first = sum(len(other["params"]) for other in self.param_groups)
-            group.setdefault("param_names", [f"param.{first + i}" for i in range(len(params))])
-
-    def _effective(self, group: dict[str, Any]) -> dict[str, Any]:
-        return engine_options(group, self._keys, self._delegates, float(group["lr"]))
-
-    @staticmethod
-    def _settings(options: dict[str, Any]) -> list[tuple[str, str]]:
-        return [(key, to_text(value)) for key, value in options.items()]
-
-    def _route(self, group: dict[str, Any]) -> str:
-        if not self._delegates or group["rule"] == "matrix":
-            return "everything"
-        return "rest" if group["rule"] == "rest" else group["route"]
 
     # ---- Steps ------------------------------------------------------------------------------
 
@@ -179,22 +121,23 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._drop()
         effective = [self._effective(group) for group in self.param_groups]
         methods = [
-            (self._name, self._settings(options), self._route(group))
+            (self._name, settings(options), self._route(group))
             for group, options in zip(self.param_groups, effective, strict=True)
         ]
-        binding = Binding(self.param_groups, self.state, methods)
+        binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
         self._seen: list[list[Any] | None] = [None] * len(self.param_groups)
         for index in range(len(self.param_groups)):
             self._remember(index)
         self._binding = binding
+        release_at_exit(self)
         return binding
 
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""
         group = self.param_groups[index]
-        fixed = all(_is_fixed(value) or key in _NO_OPTIONS for key, value in group.items())
+        fixed = all(_is_fixed(value) or key in NO_OPTIONS for key, value in group.items())
         self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
@@ -211,7 +154,7 @@ class EngineOptimizer(torch.optim.Optimizer):
             if not scheduled or type(group["lr"]) is not float:
                 if any(is_capturing(tensor.device) for tensor in _tensors(group)):
                     continue  # not to be read now: as it was sent last
-            lr = float(group["lr"])
+            lr = rate(group)
             if scheduled:
                 options = rates(group, self._delegates, lr)
             else:
@@ -251,15 +194,27 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._release()
 
     def state_dict(self) -> dict[str, Any]:
+        """As torch's. Those of AdamW and SGD have the keys and types of torch.optim's own and load
+        there, too."""
         self._note_steps()
-        return super().state_dict()
+        names = self._torch_names
+        if names is None:
+            return super().state_dict()
+        hook = self.register_state_dict_post_hook(lambda _, given: to_torch(given, names), True)
+        try:
+            return super().state_dict()
+        finally:
+            hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but state keeps its own types: fp32 momentum of bf16 weights stays fp32."""
+        """As torch's, but state keeps its own types: fp32 momentum of bf16 weights stays fp32.
+        AdamW and SGD take those of torch.optim's own, too. What does not fit is refused, and
+        nothing has changed then."""
         final: dict[str, Any] = {}
 
-        def remember(_: torch.optim.Optimizer, given: dict[str, Any]) -> None:
-            final.update(given)
+        def remember(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            final.update(self._loadable(given))
+            return final
 
         def restore(_: torch.optim.Optimizer) -> None:
             saved = chain.from_iterable(group["params"] for group in final["param_groups"])
@@ -314,13 +269,13 @@ class EngineOptimizer(torch.optim.Optimizer):
                 f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
             )
         for name, value in given.items():
-            here[name].copy_(value)
+            here[name].copy_(placed(value, here[name]) if is_dtensor(here[name]) else value)
         if metadata and "rode.step" in metadata:
             binding.engine.set_steps_done(int(metadata["rode.step"]))
 
     def __getstate__(self) -> dict[str, Any]:
         self._note_steps()
-        own = {"_name": self._name, "_keys": self._keys, "_reasons": self._reasons}
+        own = {key: getattr(self, key) for key in ("_name", "_keys", "_reasons", "_on_non_finite")}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -330,30 +285,22 @@ class EngineOptimizer(torch.optim.Optimizer):
             self._reset()
         else:
             self._release()
-        # A state dict of another optimizer or release may lack some: those stay as they are.
         present += [{}] * (len(self.param_groups) - len(present))
         for group, own in zip(self.param_groups, present, strict=True):
-            for key in _OWN_KEYS & self.defaults.keys():
-                kept = own if key != "steps_done" else {}
-                group.setdefault(key, kept.get(key, self.defaults[key]))
-            options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
-            if own.get("rule") == group["rule"]:
-                options.update((key, own[key]) for key in options.keys() & own.keys())
-            for key, value in options.items():
-                group.setdefault(key, value)
-            group.setdefault("reference_lr", float(group.get("initial_lr", group["lr"])))
+            self._fill(group, own)
 
     # ---- What the last step did ---------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises the error of a step that was refused since the last check. On the CPU `step`
+        """Raises the error of a step that was refused since the last check, or that left weights
+        which are not finite (then its `changed` is True: restore a checkpoint). On the CPU `step`
         itself raises it; on CUDA, where a step is enqueued, ask when you like to wait."""
         if self._binding is not None:
             self._binding.settled().check()
 
     def refused_steps(self) -> int:
         """How many steps were left out because a gradient was not finite. Waits for the device."""
-        return 0 if self._binding is None else self._binding.settled().refused_steps()
+        return 0 if self._binding is None else self._binding.refused_steps()
 
     def diagnostics(self) -> dict[str, Any]:
         """Norms of the last step over all parameters, and under `matrices` RODE's scalars of

@@ -4,14 +4,32 @@
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
 
 from rode import _engine
+from rode._checks import (
+    STEPPED,
+    check_memory,
+    check_parameter,
+    names_of,
+    one_device,
+    repeated,
+)
 from rode._engine import Error
+from rode._shards import (
+    Agreement,
+    is_dtensor,
+    local,
+    make_agreement,
+    placed,
+    refuse_matrices,
+    spread,
+)
 
-_DTYPES = {
+TYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -19,8 +37,7 @@ _DTYPES = {
     torch.int64: "I64",
     torch.uint16: "U16",
 }
-_TENSOR_TYPES = {text: dtype for dtype, text in _DTYPES.items()}
-_STEPPED = (torch.float32, torch.bfloat16)
+TENSOR_TYPES = {text: dtype for dtype, text in TYPE_NAMES.items()}
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
@@ -55,11 +72,17 @@ class Binding:
         groups: list[dict[str, Any]],
         state: dict[torch.Tensor, dict[str, Any]],
         methods: list[tuple[str, list[tuple[str, str]], str]],
+        on_non_finite: str,
     ) -> None:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
         self.names = names_of(groups)
-        self.device = _one_device(self.params, self.names)
+        refuse_matrices(groups, methods, self.names)
+        # What this process steps: of a DTensor its part.
+        self._locals = [local(p) for p in self.params]
+        self._agreement = make_agreement(groups, methods, self.names)
+        self.device = one_device(self.names, self.params)
+        self._check_parameters()
         self.state = state
         # Non-contiguous weights are stepped in a copy: index, copy.
         self._copies: list[tuple[int, torch.Tensor]] = []
@@ -73,20 +96,21 @@ class Binding:
 
         specs = []
         values = iter(self._value_addresses())
-        labels = iter(self.names)
+        labels, own = iter(self.names), iter(self._locals)
         for group, (name, settings, route) in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
-                (p, next(labels), next(values), list(p.shape), _DTYPES[p.dtype], transposed)
-                for p in group["params"]
+                (p, next(labels), next(values), list(p.shape), TYPE_NAMES[p.dtype], transposed)
+                for p in islice(own, len(group["params"]))
             ]
             specs.append((name, settings, route, members))
         # The engine sees of them the copies alone.
-        self._copied_forms = [(index, _form(self.params[index])) for index, _ in self._copies]
+        self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]
         self.captured = False
+        self._skips = on_non_finite == "skip"  # gradients that are not finite
         self._stream = self._current_stream()
         try:
-            self.engine = self._make_engine(specs)
+            self.engine = self._make_engine(specs, on_non_finite)
         except BaseException:
             # Or the next try would take these zeros for state of an earlier engine.
             for entries, key in self._fresh:
@@ -98,13 +122,14 @@ class Binding:
 
     # ---- Building ---------------------------------------------------------------------------
 
-    def _make_engine(self, specs: list[Any]) -> _engine.Engine:
+    def _make_engine(self, specs: list[Any], on_non_finite: str) -> _engine.Engine:
         # The engine takes the current device for its own.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             return _engine.Engine(
                 self.device.type,
                 self._stream,
                 torch.get_num_threads(),
+                on_non_finite,
                 specs,
                 _EXCHANGE,
                 torch.float32,
@@ -113,53 +138,47 @@ class Binding:
                 _warn,
             )
 
+    def _check_parameters(self) -> None:
+        """As at construction: parameters may have changed since."""
+        for name, p in zip(self.names, self.params, strict=True):
+            check_parameter(name, p)
+        twice = repeated(self.names, self.params)
+        if twice:
+            raise Error(f"[parameters] {twice}")
+        check_memory(self.names, self.params)
+
     def _value_addresses(self) -> list[int]:
         self._copies.clear()
         addresses: list[int] = []
-        seen: dict[int, str] = {}
-        for index, (name, p) in enumerate(zip(self.names, self.params, strict=True)):
-            _refuse_shards(name, p)
-            if p.dtype not in _STEPPED or p.layout is not torch.strided:
-                kind = p.dtype if p.layout is torch.strided else p.layout
-                raise Error(
-                    f"[parameters] parameter '{name}' is {kind}; weights must be dense, float32 "
-                    "or bfloat16"
-                )
+        for index, p in enumerate(self._locals):
             value = p.detach()
-            if any(n > 1 and step == 0 for n, step in zip(p.shape, p.stride(), strict=True)):
-                raise Error(
-                    f"[parameters] parameter '{name}' is expanded: several of its elements share "
-                    "one place in memory; make it from a clone()"
-                )
             if not value.is_contiguous():
                 value = value.contiguous()
                 self._copies.append((index, value))
-            address = value.data_ptr()
-            if p.numel() > 0 and address in seen:
-                raise Error(
-                    f"[parameters] '{seen[address]}' and '{name}' are two parameters on the same "
-                    "memory and would be stepped twice; tie them as one Parameter object"
-                )
-            seen[address] = name
-            addresses.append(address)
+            addresses.append(value.data_ptr())
         return addresses
 
     def _state_memory(self, name: str, key: str, shape: list[int], dtype: str) -> tuple[int, bool]:
         p = self._by_name[name]
         entries = self.state[p]
         tensor = entries.get(key)
-        wanted = _TENSOR_TYPES[dtype]
+        wanted = TENSOR_TYPES[dtype]
         if tensor is None:
             if name in self._resumed:
                 raise Error(
                     f"[state] parameter '{name}' has state {sorted(entries)}, but no '{key}'; it "
                     "belongs to another optimizer or other options"
                 )
-            tensor = entries[key] = torch.zeros(shape, dtype=wanted, device=p.device)
+            tensor = torch.zeros(shape, dtype=wanted, device=p.device)
+            if _is_spread(p, wanted):
+                tensor = spread(tensor, p)
+            entries[key] = tensor
             self._fresh.append((entries, key))
             kept = False
         else:
             kept = True
+            if _is_spread(p, wanted):
+                shape = list(p.shape)
             if list(tensor.shape) != shape or tensor.dtype != wanted:
                 raise Error(
                     f"[state] '{key}' of parameter '{name}' is {tensor.dtype} "
@@ -168,9 +187,11 @@ class Binding:
                 )
             if tensor.device != p.device or not tensor.is_contiguous():
                 tensor = entries[key] = tensor.to(p.device).contiguous()
+            if _is_spread(p, wanted):
+                tensor = entries[key] = placed(tensor, p)
         self._entries.append((entries, key, tensor))
         self.named_state[f"state.{name}.{key}"] = tensor
-        return tensor.data_ptr(), kept
+        return local(tensor).data_ptr(), kept
 
     def _current_stream(self) -> int:
         if self.device.type != "cuda":
@@ -185,13 +206,16 @@ class Binding:
             return False
         if not (_engine.holds(state, self._owners) and _engine.same(self._entries)):
             return False
-        if any(_form(self.params[index]) != form for index, form in self._copied_forms):
+        if any(_form(self._locals[index]) != form for index, form in self._copied_forms):
             return False
-        return self.engine.follow_values([group["params"] for group in groups])
+        params = [group["params"] for group in groups]
+        if self._agreement is not None:
+            params = [list(map(local, members)) for members in params]
+        return self.engine.follow_values(params)
 
-    def _bind_copy(self, index: int, grad: torch.Tensor) -> torch.Tensor:
+    def _bind_copy(self, index: int, grad: Any) -> torch.Tensor:
         """For a gradient that the engine cannot take as it is."""
-        name, p = self.names[index], self.params[index]
+        name, p = self.names[index], self._locals[index]
         if grad.layout is not torch.strided:
             raise Error(
                 f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
@@ -202,9 +226,9 @@ class Binding:
                 f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
                 f"parameter is {tuple(p.shape)} on {p.device}"
             )
-        dtype = grad.dtype if grad.dtype in _STEPPED else torch.float32
-        copy = grad.detach().to(dtype).contiguous()
-        self.engine.bind_grad(index, copy.data_ptr(), _DTYPES[dtype])
+        dtype = grad.dtype if grad.dtype in STEPPED else torch.float32
+        copy: torch.Tensor = grad.detach().to(dtype).contiguous()
+        self.engine.bind_grad(index, copy.data_ptr(), TYPE_NAMES[dtype])
         return copy
 
     # ---- Stepping ---------------------------------------------------------------------------
@@ -228,24 +252,54 @@ class Binding:
         self.follow_stream()
         return self.engine
 
+    def refused_steps(self) -> int:
+        own = 0 if self._agreement is None else self._agreement.refused
+        return own + self.settled().refused_steps()
+
     def step(self) -> None:
+        parts = {} if self._agreement is None else self._agreed_gradients(self._agreement)
+        failed = True
         try:
-            self._step()
+            self._step(parts)
+            failed = False
         finally:
             self.engine.release_grads()
+            # On CUDA a step is only enqueued: nothing is known yet.
+            if self._agreement is not None and self.device.type == "cpu":
+                elsewhere = self._agreement.any_failed(failed) and not failed
+            else:
+                elsewhere = False
+        if elsewhere:
+            error = Error(
+                "[step] the step failed on another rank, but was made on this one; restore a "
+                "checkpoint on every rank; see the error of that rank"
+            )
+            error.changed = True
+            raise error
 
-    def _step(self) -> None:
+    def _agreed_gradients(self, agreement: Agreement) -> dict[int, torch.Tensor]:
+        if is_capturing(self.device):
+            raise Error(
+                "[capture] the ranks agree on every step of DTensors, which a CUDA graph cannot "
+                "hold; step outside of the capture"
+            )
+        return agreement.gradients(self._skips)
+
+    def _step(self, parts: dict[int, torch.Tensor]) -> None:
         others = self.engine.follow_grads()
-        # Alive until the step is enqueued.
-        kept = [self._bind_copy(index, self.params[index].grad) for index in others]
+        # Alive until the step is enqueued. A DTensor's part has its gradient elsewhere.
+        given = [(index, self._locals[index].grad) for index in others]
+        kept = [self._bind_copy(index, grad) for index, grad in (*given, *parts.items())]
         for index, copy in self._copies:
-            copy.copy_(self.params[index].detach())
+            copy.copy_(self._locals[index].detach())
         if self.device.type == "cuda":
             self.follow_stream()
             self.captured = self.captured or is_capturing(self.device)
         try:
             self.engine.step(1.0)
-        except Error:  # nothing was changed
+        except Error as error:
+            if error.changed:  # made, with a result that is not finite
+                self._write_back()
             raise
         except BaseException:  # a warning made an error: the step was performed
             self._write_back()
@@ -260,8 +314,10 @@ class Binding:
             moved = [p for p in moved if p.grad is not None]
         for index, copy in self._copies:
             if self.params[index].grad is not None:
-                self.params[index].detach().copy_(copy)
+                self._locals[index].detach().copy_(copy)
         _increment_version(moved)
+        if self._agreement is not None:
+            _increment_version([local(p) for p in moved if is_dtensor(p)])
 
 
 def _form(p: torch.Tensor) -> tuple[Any, ...]:
@@ -287,36 +343,6 @@ def refuse_capture(groups: list[dict[str, Any]]) -> None:
         )
 
 
-def _refuse_shards(name: str, p: torch.Tensor) -> None:
-    """A part of a matrix has neither its norm nor its direction."""
-    flat = getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False)
-    if flat or hasattr(p, "to_local"):
-        kind = "flattened by FSDP" if flat else "a DTensor"
-        raise Error(
-            f"[parameters] parameter '{name}' is {kind}, a shard of the whole; rode steps whole "
-            "matrices: train with DistributedDataParallel, or keep its module out of the sharding"
-        )
-
-
-def names_of(groups: list[dict[str, Any]]) -> list[str]:
-    names: list[str] = []
-    for group in groups:
-        given = group.get("param_names")
-        count = len(group["params"])
-        names += given or [f"param.{len(names) + i}" for i in range(count)]
-    return names
-
-
-def _one_device(params: list[torch.Tensor], names: list[str]) -> torch.device:
-    if not params:  # groups may be empty, as torch's
-        return torch.device("cpu")
-    device = params[0].device
-    for name, p in zip(names, params, strict=True):
-        if p.device != device:
-            raise Error(
-                f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; one optimizer "
-                "steps one device; make one for each"
-            )
-    if device.type not in ("cpu", "cuda"):
-        raise Error(f"[parameters] '{names[0]}' is on {device}; expected cpu or cuda")
-    return device
+def _is_spread(p: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether state of this type lies as the DTensor does; counts are whole on every rank."""
+    return is_dtensor(p) and dtype is not torch.int64

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rode import _engine
+from rode.routing import ROUTES
 
 # What AdamW takes of a group of the rest, and the engine's names for it.
 REST_KEYS = {
@@ -18,6 +19,16 @@ REST_KEYS = {
     "eps": "eps_rest",
 }
 STORAGE_KEYS = ("rounding", "state_dtype", "seed")
+# Of torch.optim, and not implemented, with the way out.
+_REFUSED = {
+    "amsgrad": "use amsgrad=False, or torch.optim.AdamW",
+    "dampening": "use dampening=0, or torch.optim.SGD",
+}
+_CHOICES = {
+    "rule": ("auto", "matrix", "rest"),
+    "layout": ("out_in", "in_out"),
+    "route": ROUTES,
+}
 # What torch's schedulers write into groups; some look like options.
 _SCHEDULER_KEYS = ("initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum")
 # Options that are the rest's: no part of a group that has one rule for all.
@@ -50,14 +61,37 @@ def from_text(text: str, live: bool) -> Any:
         return text
 
 
+def settings(options: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the engine parses and checks."""
+    out = []
+    for key, value in options.items():
+        try:
+            out.append((key, to_text(value)))
+        except (TypeError, ValueError, RuntimeError):
+            raise _engine.OptionError(
+                f"[groups] {key} = {value!r}; expected a number, a list of numbers, a word, True "
+                "or False"
+            ) from None
+    return out
+
+
 def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Every option of the optimizer: those given (None: not), and the engine's defaults."""
-    settings = [(key, to_text(value)) for key, value in given.items() if value is not None]
+    chosen = settings({key: value for key, value in given.items() if value is not None})
     options = {}
-    for key, text, _, live in _engine.options(name, settings):
+    for key, text, _, live in _engine.options(name, chosen):
         value = given.get(key)
         options[key] = from_text(text, live) if value is None else value
     return options
+
+
+def gradient_policy(name: str, value: Any) -> str:
+    """`on_non_finite` of an optimizer, which is no option of a group: the gate is one for all."""
+    if value not in ("refuse", "skip"):
+        raise _engine.OptionError(
+            f"[{name}] option 'on_non_finite': expected refuse or skip, got {value!r}"
+        )
+    return str(value)
 
 
 def live_keys(name: str) -> set[str]:
@@ -87,6 +121,49 @@ def refuse_unknown(name: str, given: Iterable[str], known: set[str]) -> None:
             raise _engine.OptionError(f"[groups] unknown option '{key}'; is it '{close[0]}'?")
 
 
+def decay_of_rest(group: dict[str, Any], keys: list[str]) -> None:
+    """A trainer writes `weight_decay` into its groups. Where the matrices have none, it is meant
+    for the rest."""
+    ambiguous = "weight_decay" in keys or "weight_decay_rest" in group
+    if "weight_decay" in group and group.get("rule", "auto") == "auto" and not ambiguous:
+        group["weight_decay_rest"] = group.pop("weight_decay")
+
+
+def refuse_unsupported(group: dict[str, Any]) -> None:
+    """Raises for what torch.optim's AdamW and SGD do and the engine does not."""
+    for key, remedy in _REFUSED.items():
+        value = group.get(key)
+        if value:
+            raise _engine.OptionError(f"[groups] '{key}' = {value!r} is not implemented; {remedy}")
+    # A key of torch's Adam, whose checkpoints look like AdamW's.
+    if group.get("decoupled_weight_decay") is False and float(group.get("weight_decay", 0)) != 0:
+        raise _engine.OptionError(
+            "[groups] 'decoupled_weight_decay' = False with weight_decay = "
+            f"{group['weight_decay']}: Adam adds the decay to the gradient, AdamW does not; set "
+            "weight_decay to 0 or decoupled_weight_decay to True in the group"
+        )
+
+
+def rate(group: dict[str, Any]) -> float:
+    """The group's lr as a number."""
+    lr = group["lr"]
+    try:
+        if not isinstance(lr, str):
+            return float(lr)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise _engine.OptionError(f"[groups] lr = {lr!r}; expected a number >= 0")
+
+
+def check_choices(group: dict[str, Any]) -> None:
+    """Raises for words of a group that the engine is not asked about."""
+    for key, allowed in _CHOICES.items():
+        value = group.get(key, allowed[0])
+        if not (isinstance(value, str) and value in allowed):
+            words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+            raise _engine.OptionError(f"[groups] {key} = {value!r}; expected {words}")
+
+
 def group_defaults(
     defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
 ) -> dict[str, Any]:
@@ -101,11 +178,17 @@ def group_defaults(
     return out
 
 
-def _plain(value: Any) -> Any:
+def _plain(key: str, value: Any) -> Any:
     """The value as it is now: numbers for tensors, tuples for lists."""
     if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise _engine.OptionError(
+                f"[groups] {key} is a tensor of shape {tuple(value.shape)}; expected one element"
+            )
         return value.item()
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(key, item) for item in value)
+    return value
 
 
 def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
@@ -134,6 +217,7 @@ def engine_options(
 
     `delegates`: the optimizer leaves the rest to AdamW, so a group may hold both.
     """
+    refuse_unsupported(group)
     if delegates and group["rule"] == "rest":
         out = {engine: group[key] for key, engine in REST_KEYS.items()}
         out.update((key, group[key]) for key in STORAGE_KEYS)
@@ -142,6 +226,6 @@ def engine_options(
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
     for key, value in out.items():
         if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
-            out[key] = _plain(value)
+            out[key] = _plain(key, value)
     out.update(rates(group, delegates, lr))
     return out

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizers: one class each, with its recurrence. Options left None take the default that
-`rode optimizers` prints: the rate selected for a Qwen2-style language model of 114M parameters."""
+`rode optimizers` prints: the rate selected for a Qwen2-style language model of 114M parameters.
+AdamW and SGD have torch's defaults."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 
 from rode._base import EngineOptimizer
+from rode._engine import OptionError
 
 Params = torch.nn.Module | Iterable[Any]
 
@@ -67,6 +69,7 @@ class RODE(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
         route: str = "language",
     ) -> None:
@@ -111,6 +114,7 @@ class Muon(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         rms = scale == "rms"
@@ -152,6 +156,7 @@ class MARSM(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "mars-m", route, _given(locals()))
@@ -188,6 +193,7 @@ class SOAP(EngineOptimizer):
         eps_rest: float = 1e-8,
         rounding: str = "nearest",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, _given(locals()))
@@ -223,6 +229,7 @@ class AdEMAMix(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "ademamix", route, _given(locals()))
@@ -258,6 +265,7 @@ class Adafactor(EngineOptimizer):
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
         super().__init__(params, "adafactor", route, _given(locals()))
@@ -271,28 +279,51 @@ class AdamW(EngineOptimizer):
         m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
         W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    g is the negated gradient where ``maximize``. One rule for all, and one rate: given a module,
+    what is not a matrix has ``lr_rest`` and ``weight_decay_rest`` where these are set.
+
+    Arguments are torch's, in its order and with its defaults (those of the task files and of the
+    command line belong to a language model of 114M parameters). ``foreach``, ``capturable``,
+    ``differentiable`` and ``fused`` choose between torch's loops and mean nothing here;
+    ``amsgrad`` is refused. Checkpoints are torch's: either class loads those of the other.
     """
 
     _delegates = False
+    _torch_names: dict[str, str] | None = {}
 
     def __init__(
         self,
         params: Params,
-        lr: float | torch.Tensor | None = None,
-        betas: tuple[float, float] = (0.9, 0.95),
+        lr: float | torch.Tensor = 1e-3,
+        betas: tuple[float | torch.Tensor, float | torch.Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
-        lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        lr_rest: float | torch.Tensor | None = None,
+        weight_decay_rest: float | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
-        super().__init__(params, "adamw", route, _given(locals()))
+        lr_rest = lr if lr_rest is None else lr_rest
+        weight_decay_rest = weight_decay if weight_decay_rest is None else weight_decay_rest
+        of_torch = {
+            "amsgrad": amsgrad,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        options = _given(locals(), "of_torch", *of_torch)
+        super().__init__(params, "adamw", route, options, of_torch)
 
 
 class SGD(EngineOptimizer):
@@ -300,26 +331,48 @@ class SGD(EngineOptimizer):
 
         d  = g + weight_decay W
         B <- momentum * B + d
-        W <- W - lr B
+        W <- W - lr B               (nesterov: W - lr (d + momentum * B))
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    g is the negated gradient where ``maximize``. One rule for all, and one rate: given a module,
+    what is not a matrix has ``lr_rest`` and ``weight_decay_rest`` where these are set.
+
+    Arguments, defaults and checkpoints are torch's, as in `AdamW`; ``dampening`` is refused, and
+    ``foreach``, ``differentiable`` and ``fused`` mean nothing.
     """
 
     _delegates = False
+    _torch_names: dict[str, str] | None = {"momentum": "momentum_buffer"}
 
     def __init__(
         self,
         params: Params,
-        lr: float | torch.Tensor | None = None,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
+        lr: float | torch.Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | torch.Tensor = 0,
+        nesterov: bool = False,
         *,
-        lr_rest: float | None = None,
-        weight_decay_rest: float = 5e-4,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        lr_rest: float | torch.Tensor | None = None,
+        weight_decay_rest: float | torch.Tensor | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
+        on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
-        super().__init__(params, "sgd", route, _given(locals()))
+        if nesterov and momentum == 0:
+            raise OptionError("[sgd] nesterov = True with momentum = 0; expected momentum > 0")
+        lr_rest = lr if lr_rest is None else lr_rest
+        weight_decay_rest = weight_decay if weight_decay_rest is None else weight_decay_rest
+        of_torch = {
+            "dampening": dampening,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        options = _given(locals(), "of_torch", *of_torch)
+        super().__init__(params, "sgd", route, options, of_torch)

@@ -3,6 +3,7 @@
 unknown."""
 
 import fnmatch
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ _TREATMENTS = ("matrix", "rest", "frozen")
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 # Modules whose two-dimensional weights are maps between features.
 _PROJECTIONS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+
+# Fewer rows are a layer's as well as a vocabulary's.
+_VOCABULARY_ROWS = 8192
 
 
 def _is_transposed(module: nn.Module) -> bool:
@@ -138,3 +142,34 @@ def param_groups(
         groups[treatment]["params"].append((own[0], p))
         groups[treatment]["reasons"][own[0]] = reason
     return [group for group in groups.values() if group["params"]]
+
+
+def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
+    """Warns where the matrix rule gets a tensor without a name that looks like an embedding or a
+    head: it has the most rows of all, 8192 or more, at most two tensors have as many, and nothing
+    takes as many features in.
+
+    A layer's outputs are another layer's inputs: a matrix with as many columns is there, or, where
+    layers are fused into one (gate and up; query, key and value), with a half or a third of them.
+    Other shapes of layers come back in every block. Nothing reads a vocabulary, and a model has
+    one embedding and one head.
+    """
+    shapes = [
+        tuple(p.shape)
+        for group in groups
+        if group["rule"] == "auto" and group["route"] == "language" and "param_names" not in group
+        for p in group["params"]
+        if p.dim() == 2
+    ]
+    rows = max((shape[0] for shape in shapes), default=0)
+    found = [shape for shape in shapes if shape[0] == rows]
+    read = any(rows == fused * shape[1] for shape in shapes for fused in (1, 2, 3))
+    if rows < _VOCABULARY_ROWS or len(found) > 2 or read:
+        return
+    warnings.warn(
+        f"[routing] a tensor of {rows} x {found[0][1]} without a name takes the matrix rule, but "
+        "looks like an embedding or a head, which belongs to the rest; give the optimizer the "
+        "module or model.named_parameters() (in Hugging Face's Trainer: rode.trainer_factory), or "
+        'set rule="rest" or "matrix" in its group',
+        stacklevel=4,
+    )

@@ -65,10 +65,21 @@ ParameterGroup read_group(const GroupSpec& spec) {
 
 }  // namespace
 
+std::vector<StateRow> planned_state(const GroupSpec& spec) {
+  const ParameterGroup group = read_group(spec);
+  std::vector<StateRow> rows;
+  for (const PlannedState& s : planned_state(group.parameters, group.method, group.routing)) {
+    const auto dims = s.shape.dims();
+    rows.emplace_back(s.parameter, s.key, std::vector<std::int64_t>(dims.begin(), dims.end()),
+                      std::string(to_string(s.dtype)));
+  }
+  return rows;
+}
+
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
-               const std::vector<GroupSpec>& groups, const nb::object& exchange,
-               const nb::object& float32, const nb::object& bfloat16, nb::callable state_memory,
-               nb::callable notify)
+               std::string_view on_non_finite, const std::vector<GroupSpec>& groups,
+               const nb::object& exchange, const nb::object& float32, const nb::object& bfloat16,
+               nb::callable state_memory, nb::callable notify)
     : reader_(exchange, float32, bfloat16), grad_name_(nb::str("grad")) {
   std::vector<ParameterGroup> given;
   for (const GroupSpec& spec : groups) {
@@ -87,6 +98,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
   options.device = parse_device(device);
   options.stream = pointer(stream);
   options.threads = threads;
+  options.on_non_finite = on_non_finite == "skip" ? OnBadGradient::skip : OnBadGradient::refuse;
   options.on_missing = OnBadGradient::skip;  // as torch.optim does
   options.state_memory = allocator(std::move(state_memory));
   options.notify = [notify = std::move(notify)](std::string_view text) {

@@ -24,13 +24,21 @@ using ParameterSpec = std::tuple<nanobind::object, std::string, std::uintptr_t,
 // matrix rule for all of them, whatever their rank.
 using GroupSpec = std::tuple<std::string, Settings, std::string, std::vector<ParameterSpec>>;
 
+// parameter, key, shape, dtype
+using StateRow = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::string>;
+
+// The state that a group's parameters would have; their tensors and addresses are not read.
+std::vector<StateRow> planned_state(const GroupSpec& spec);
+
 class Engine {
  public:
+  // on_non_finite: "refuse" or "skip", of gradients.
   // state_memory(parameter, key, shape, dtype) -> (address, kept); notify(text).
   Engine(std::string_view device, std::uintptr_t stream, int threads,
-         const std::vector<GroupSpec>& groups, const nanobind::object& exchange,
-         const nanobind::object& float32, const nanobind::object& bfloat16,
-         nanobind::callable state_memory, nanobind::callable notify);
+         std::string_view on_non_finite, const std::vector<GroupSpec>& groups,
+         const nanobind::object& exchange, const nanobind::object& float32,
+         const nanobind::object& bfloat16, nanobind::callable state_memory,
+         nanobind::callable notify);
 
   // Follows weights that moved. `groups` holds a list of tensors a group. False: they are other
   // tensors, or have another form than at the start.

@@ -24,6 +24,7 @@ void make_errors(nb::module_& m) {
   error_type = PyErr_NewExceptionWithDoc("rode.Error", "An error of the engine; `kind` says which.",
                                          PyExc_RuntimeError, nullptr);
   if (error_type == nullptr) throw nb::python_error();
+  nb::borrow(error_type).attr("changed") = nb::bool_(false);  // unless the engine says so
   const nb::object bases = nb::make_tuple(nb::borrow(error_type), nb::borrow(PyExc_ValueError));
   option_error_type = PyErr_NewExceptionWithDoc(
       "rode.OptionError", "An option, a name or a combination that the engine refuses.",
@@ -39,6 +40,7 @@ void make_errors(nb::module_& m) {
       const nb::object type = nb::borrow(option ? option_error_type : error_type);
       nb::object value = type(error.what());
       value.attr("kind") = nb::str(std::string(to_string(error.kind())).c_str());
+      value.attr("changed") = nb::bool_(error.changed());
       PyErr_SetObject(type.ptr(), value.ptr());
     }
   });
@@ -136,6 +138,7 @@ void define(nb::module_& m) {
   m.def("holds", &holds);
   m.def("same", &same);
   m.def("route", &route);
+  m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string>> out;
     for (const OptimizerInfo& info : list_optimizers()) out.emplace_back(info.name, info.summary);
@@ -147,10 +150,11 @@ void define(nb::module_& m) {
   });
 
   nb::class_<Engine>(m, "Engine")
-      .def(nb::init<std::string_view, std::uintptr_t, int, const std::vector<GroupSpec>&,
-                    nb::object, nb::object, nb::object, nb::callable, nb::callable>(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg())
+      .def(nb::init<std::string_view, std::uintptr_t, int, std::string_view,
+                    const std::vector<GroupSpec>&, nb::object, nb::object, nb::object, nb::callable,
+                    nb::callable>(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
       .def("release_grads", &Engine::release_grads)

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from conftest import PUBLISHED
 from problems import problem, with_soap_state
 
 import rode
@@ -31,7 +32,7 @@ class Run:
         self.params = [
             torch.nn.Parameter(torch.tensor(p.weight).to(device, dtype)) for p in self.problems
         ]
-        self.optimizer = kind(self.params, **options)
+        self.optimizer = kind(self.params, **{**PUBLISHED.get(kind, {}), **options})
         for p, given in zip(self.params, self.problems, strict=True):
             if not given.state:
                 continue

@@ -57,7 +57,7 @@ def test_fixed_options_may_change_too():
 
 def test_bad_options_are_value_errors_that_name_them():
     p = torch.nn.Parameter(torch.randn(4, 4))
-    with pytest.raises(ValueError, match="'lr' = '-1"):
+    with pytest.raises(ValueError, match="'lr': expected a number >= 0, got '-1"):
         rode.RODE([p], lr=-1.0)
     with pytest.raises(rode.Error, match="radius"):
         rode.RODE([p], radius="learnt")
@@ -221,20 +221,12 @@ def test_non_contiguous_parameters_are_stepped_in_place():
     assert torch.equal(p, q)
 
 
-def test_sparse_gradients_and_wrong_types_are_refused_by_name():
+def test_sparse_gradients_are_refused_by_name():
     embed = torch.nn.Embedding(5, 3, sparse=True)
     optimizer = rode.AdamW(embed)
     embed(torch.tensor([1])).sum().backward()
     with pytest.raises(rode.Error, match="'weight'"):
         optimizer.step()
-    p = torch.nn.Parameter(torch.randn(3, 3, dtype=torch.float64))
-    p.grad = torch.ones_like(p)
-    with pytest.raises(rode.Error, match="float64"):
-        rode.RODE([p]).step()
-    p = torch.nn.Parameter(torch.randn(3, 3, device="meta"))
-    p.grad = torch.ones_like(p)
-    with pytest.raises(rode.Error, match="meta"):
-        rode.RODE([p]).step()
 
 
 def test_a_group_without_names_may_follow_named_ones():
@@ -318,17 +310,8 @@ def test_torch_compiled_model():
 def test_two_devices_are_refused():
     a = torch.nn.Parameter(torch.randn(3, 3))
     b = torch.nn.Parameter(torch.randn(3, 3, device="meta"))
-    a.grad = torch.ones(3, 3)
     with pytest.raises(rode.Error, match=r"param\.0.*cpu.*param\.1.*meta"):
-        rode.RODE([a, b]).step()
-
-
-def test_two_parameters_on_one_memory_are_refused():
-    a = torch.nn.Parameter(torch.randn(3, 3))
-    b = torch.nn.Parameter(a.data)
-    a.grad = torch.ones(3, 3)
-    with pytest.raises(rode.Error, match="same memory"):
-        rode.RODE([a, b]).step()
+        rode.RODE([a, b])
 
 
 def test_doubtful_options_warn():

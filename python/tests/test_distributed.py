@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes: DistributedDataParallel trains as one process does; shards are refused."""
+"""Several processes: DistributedDataParallel trains as one process does; shards of matrices are
+refused."""
 
 import os
 import subprocess
@@ -9,7 +10,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import TinyModel, every_kind
+from conftest import TinyModel
 
 import rode
 
@@ -76,13 +77,15 @@ def one_process(tmp_path):
     dist.destroy_process_group()
 
 
-@every_kind
-def test_sharded_parameters_are_refused_with_a_remedy(one_process, kind):
+@pytest.mark.parametrize("kind", [rode.RODE, rode.Muon, rode.MARSM, rode.SOAP, rode.Adafactor])
+def test_shards_of_matrices_are_refused_with_a_remedy(one_process, kind):
     tensor = pytest.importorskip("torch.distributed.tensor")
     mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
     p = torch.nn.Parameter(tensor.distribute_tensor(torch.randn(4, 4), mesh, [tensor.Shard(0)]))
     p.grad = torch.ones_like(p)
-    with pytest.raises(rode.Error, match=r"'layer' is a DTensor.*DistributedDataParallel"):
+    rest = "" if kind is rode.Adafactor else r"route it to the rest .*'layer': 'rest'.*"
+    text = rf"'layer' is a DTensor.*; {rest}.*DistributedDataParallel"
+    with pytest.raises(rode.Error, match=text):
         kind([("layer", p)]).step()
 
 

@@ -125,9 +125,13 @@ def test_a_non_contiguous_weight_without_gradient_is_no_change_for_autograd():
 def test_expanded_weights_are_refused_before_anything_changes():
     p = torch.nn.Parameter(torch.randn(4, 1).expand(4, 3))
     q = torch.nn.Parameter(torch.randn(4, 3))
-    p.grad, q.grad = torch.ones(4, 3), torch.ones(4, 3)
+    q.grad = torch.ones(4, 3)
     before = q.detach().clone()
-    optimizer = rode.SGD([q, p])
+    with pytest.raises(rode.Error, match=r"'param\.1' is expanded"):
+        rode.SGD([q, p])
+    late = torch.nn.Parameter(torch.randn(4, 3))
+    optimizer = rode.SGD([q, late])
+    late.data, late.grad = p.data, torch.ones(4, 3)
     with pytest.raises(rode.Error, match=r"'param\.1' is expanded"):
         optimizer.step()
     assert torch.equal(q, before)
@@ -183,7 +187,12 @@ def test_groups_without_parameters_are_stepped_as_nothing():
     ("kind", "options", "message"),
     [
         (rode.RODE, {"momentun": 0.5}, "'momentun'; is it 'momentum'"),
-        (rode.RODE, {"weight_decay": 0.1}, "'weight_decay' is no option of rode.*_rest'"),
+        (rode.RODE, {"rule": "matrix", "weight_decay": 0.1}, "'weight_decay' is no option of rode"),
+        (
+            rode.RODE,
+            {"weight_decay": 0.1, "weight_decay_rest": 0.2},
+            "'weight_decay' is no option of rode.*_rest'",
+        ),
         (rode.AdamW, {"weight_decy": 0.1}, "'weight_decy'; is it 'weight_decay'"),
         (rode.AdamW, {"ns_steps": 5}, "'ns_steps' is no option of adamw"),
         (rode.Muon, {"rule": "rest", "beta": (0.9, 0.9)}, "'beta'; is it 'betas'"),
@@ -193,6 +202,18 @@ def test_misspelt_and_other_optimizers_options_of_a_group_are_refused(kind, opti
     p = torch.nn.Parameter(torch.randn(4, 4))
     with pytest.raises(rode.OptionError, match=message):
         kind([{"params": [p], **options}])
+
+
+def test_the_weight_decay_that_a_trainer_writes_is_the_rests_where_matrices_have_none():
+    bias = torch.nn.Parameter(torch.full((4,), 0.5))
+    other = torch.nn.Parameter(bias.detach().clone())
+    bias.grad, other.grad = torch.ones(4), torch.ones(4)
+    group = {"params": [bias], "weight_decay": 0.25}
+    rode.RODE([group], lr_rest=1e-2).step()
+    rode.RODE([{"params": [other]}], lr_rest=1e-2, weight_decay_rest=0.25).step()
+    assert torch.equal(bias, other)
+    assert group["weight_decay"] == 0.25  # the caller's own
+    assert rode.Muon([group]).param_groups[0]["weight_decay"] == 0.25
 
 
 def test_foreign_keys_of_a_group_are_kept():

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from conftest import PUBLISHED
 from safetensors.torch import load_file, save_file
 
 import rode
@@ -29,8 +30,14 @@ CASES = [
     (rode.MARSM, {}, "mars-m", []),
     (rode.AdEMAMix, {"warmup_steps": 3}, "ademamix", ["warmup_steps=3"]),
     (rode.Adafactor, {}, "adafactor", []),
-    (rode.AdamW, {"lr": 0.01}, "adamw", ["lr=0.01"]),
-    (rode.SGD, {}, "sgd", []),
+    (rode.AdamW, {"lr": 0.01, "betas": (0.9, 0.95)}, "adamw", ["lr=0.01"]),
+    (rode.AdamW, {}, "adamw", ["lr=1e-3", "betas=0.9,0.999"]),
+    (rode.AdamW, {"lr": 0.01, "betas": (0.9, 0.95), "maximize": True}, "adamw",
+     ["lr=0.01", "maximize=true"]),
+    (rode.SGD, PUBLISHED[rode.SGD], "sgd", []),
+    (rode.SGD, {}, "sgd", ["lr=1e-3", "momentum=0", "weight_decay=0"]),
+    (rode.SGD, {**PUBLISHED[rode.SGD], "nesterov": True, "maximize": True}, "sgd",
+     ["nesterov=true", "maximize=true"]),
 ]  # fmt: skip
 
 

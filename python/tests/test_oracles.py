@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from compare import assert_weight, follow
+from conftest import PUBLISHED
 from problems import problem, with_soap_state
 
 import rode
@@ -23,8 +24,10 @@ CASES = [
     (rode.AdEMAMix, "ademamix", {"lr": 1e-2, "alpha": 5.0, "warmup_steps": 10}),
     (rode.Adafactor, "adafactor", {}),
     (rode.Adafactor, "adafactor", {"clip_threshold": 0.5, "weight_decay": 0.1}),
-    (rode.AdamW, "adamw", {"lr": 1e-2}),
-    (rode.SGD, "sgd", {}),
+    (rode.AdamW, "adamw", {"lr": 1e-2, "betas": (0.9, 0.95)}),
+    (rode.AdamW, "adamw", {"lr": 1e-2, "betas": (0.9, 0.999), "maximize": True}),
+    (rode.SGD, "sgd", PUBLISHED[rode.SGD]),
+    (rode.SGD, "sgd", {**PUBLISHED[rode.SGD], "nesterov": True, "maximize": True}),
 ]
 ONE_RULE = (rode.AdEMAMix, rode.Adafactor, rode.AdamW, rode.SGD)
 SHAPES = [(32, 48), (48, 32), (7,), (4, 6, 5)]

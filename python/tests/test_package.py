@@ -4,10 +4,12 @@
 import ast
 import inspect
 import runpy
+import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 from conftest import KINDS, ROOT
 
 import rode
@@ -37,6 +39,94 @@ def test_types_check(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_wheel_builds_nothing_that_it_does_not_hold():
+    """Of the build that `pip install .` left: what its targets are made from."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}-*"
+    plan = next((ROOT / "build/python").glob(f"{tag}/build.ninja"), None)
+    if plan is None or shutil.which("ninja") is None:
+        pytest.skip("no build of `pip install .` with ninja here")
+    tomllib = pytest.importorskip("tomllib")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    targets = settings["tool"]["scikit-build"].get("build", {}).get("targets", ["all"])
+    command = ["ninja", "-C", str(plan.parent), "-t", "inputs", *targets]
+    inputs = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    sources = [path for path in inputs if path.endswith((".cpp", ".cu"))]
+    assert any(path.endswith("src/optim/rode.cpp") for path in sources)
+    folders = ("src/lab/", "src/reference/", "apps/", "tests/", "bench/", "adapters/")
+    assert [path for path in sources if any(folder in path for folder in folders)] == []
+
+
+_HOLDS_AN_OPTIMIZER = """
+import threading
+import torch
+import rode
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+for place in range(4):
+    model = torch.nn.Linear(4, 4)
+    optimizer = rode.AdamW(model)
+    hook = lambda *_, optimizer=optimizer: optimizer.defaults and None
+    if place == 0:
+        model.weight.register_post_accumulate_grad_hook(hook)
+    elif place == 1:
+        register_optimizer_step_post_hook(hook)
+    elif place == 2:
+        torch.nn.modules.module.register_module_forward_hook(hook)
+    else:
+        forever = threading.Event()
+        threading.Thread(target=lambda: forever.wait() and optimizer, daemon=True).start()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_hook_that_holds_an_optimizer_leaves_nothing_to_say_at_exit():
+    command = [sys.executable, "-c", _HOLDS_AN_OPTIMIZER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_FAILS_TO_LOAD = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "rode._engine":
+            raise kind(text, name=name)
+
+sys.meta_path.insert(0, Finder())
+for kind, text in [
+    (ImportError, "libdnnl.so.2: cannot open shared object file: No such file or directory"),
+    (ImportError, "libopenblas.so.0: cannot open shared object file: No such file or directory"),
+    (ImportError, "libfmt.so.9: cannot open shared object file: No such file or directory"),
+    (ImportError, "/x/_engine.so: undefined symbol: dnnl_memory_create"),
+    (ModuleNotFoundError, "No module named 'rode._engine'"),
+]:
+    try:
+        import rode
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_a_library_that_is_missing_is_named_with_its_remedy():
+    command = [sys.executable, "-c", _FAILS_TO_LOAD]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    for line, file, package in zip(
+        lines,
+        ("libdnnl.so.2", "libopenblas.so.0", "libfmt.so.9"),
+        ("libdnnl2", "libopenblas0-openmp", "libfmt9"),
+    ):
+        assert line.startswith(f"[import] the engine needs {file}, which was not found"), line
+        assert f"apt install {package})" in line, line
+        assert "cannot open shared object" in line
+    assert "does not fit the libraries" in lines[3] and "dnnl_memory_create" in lines[3]
+    assert "holds no engine" in lines[4]
+    assert all("pip install" in line for line in lines)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_option_of_the_engine_has_the_same_default_here(kind):
     assert "::\n" in kind.__doc__  # the recurrence
@@ -44,12 +134,18 @@ def test_every_option_of_the_engine_has_the_same_default_here(kind):
     engine = _options.complete(name, {})
     parameters = inspect.signature(kind).parameters
     own = {"params", "route", "couple_lr_rho"}
+    by_torch = {}
+    if kind in (rode.AdamW, rode.SGD):  # torch's own arguments, with its defaults
+        by_torch = inspect.signature(getattr(torch.optim, kind.__name__)).parameters
+        own |= by_torch.keys() - engine.keys()
     unsupported = {"merge_dims", "precondition_1d", "normalize_grads"}  # only false
     if kind is rode.SOAP:
         unsupported.add("state_dtype")  # only fp32
     assert parameters.keys() - own == engine.keys() - unsupported
     for key, value in engine.items():
-        if key not in unsupported and parameters[key].default is not None:
+        if key in unsupported or key in by_torch:
+            continue
+        if parameters[key].default is not None:
             assert parameters[key].default == value, key
 
 

@@ -153,10 +153,9 @@ def test_groups_can_be_edited_before_use():
 
 def test_a_vector_under_the_matrix_rule_is_refused_by_name():
     p = nn.Parameter(torch.randn(5))
-    p.grad = torch.ones(5)
-    optimizer = rode.RODE([{"params": [("layer.bias", p)], "rule": "matrix"}])
-    with pytest.raises(rode.Error, match=r"layer\.bias"):
-        optimizer.step()
+    for kind in (rode.RODE, rode.Muon, rode.MARSM):
+        with pytest.raises(rode.Error, match=r"layer\.bias"):
+            kind([{"params": [("layer.bias", p)], "rule": "matrix"}])
 
 
 def reasons(optimizer):

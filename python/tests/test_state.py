@@ -111,7 +111,9 @@ def test_state_of_another_optimizer_is_refused_by_name():
     adamw = rode.AdamW([p])
     adamw.step()
     muon = rode.Muon([q])
-    muon.load_state_dict({**muon.state_dict(), "state": adamw.state_dict()["state"]})
+    with pytest.raises(rode.Error, match=r"param\.0.*momentum"):
+        muon.load_state_dict({**muon.state_dict(), "state": adamw.state_dict()["state"]})
+    muon.state[q] = dict(adamw.state[p])  # behind its back
     with pytest.raises(rode.Error, match=r"param\.0.*momentum"):
         muon.step()
 
@@ -228,8 +230,9 @@ def test_a_failed_start_leaves_no_state_behind():
     w, b = torch.nn.Parameter(torch.randn(4, 4)), torch.nn.Parameter(torch.randn(4))
     w.grad, b.grad = torch.ones(4, 4), torch.ones(4)
     optimizer = rode.RODE(
-        [{"params": [w], "rule": "matrix", "radius": "fixed"}, {"params": [b], "rule": "matrix"}]
+        [{"params": [w], "rule": "matrix", "radius": "fixed"}, {"params": [b], "rule": "rest"}]
     )
+    optimizer.param_groups[1].update(optimizer.param_groups[0], params=[b])  # behind its back
     with pytest.raises(rode.Error, match="rank"):
         optimizer.step()
     assert not any(optimizer.state.values())

@@ -32,6 +32,10 @@ struct Fetched {
   std::int64_t refused_steps = 0;  // since the backend was made; never counted in `done`
   // Of the latest refused step: the parameter of its first bad job; -1 where not known.
   std::int64_t refused_parameter = -1;
+  // Steps that were performed and left weights that are not finite, since the backend was made,
+  // and the first such parameter of the latest of them.
+  std::int64_t spoiled_steps = 0;
+  std::int64_t spoiled_parameter = -1;
 };
 
 // Memory that the backend's operations can reach, zeroed at allocation.
@@ -99,6 +103,8 @@ class Backend {
 // jobs is; its jobs become inactive, or with `refuse_all` the step is refused. Weights or
 // momentum that hold NaN always refuse. Returns whether the step is refused.
 bool close_gate(JobList& jobs, bool refuse_all);
+// After a step: the first parameter whose weights it has left not finite; -1: none.
+std::int64_t spoiled_parameter(JobList& jobs);
 
 struct BackendOptions {
   int threads = 0;

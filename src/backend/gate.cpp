@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which jobs a step may touch, from the flags that measuring left.
+// Decides which jobs a step may touch, from the flags that measuring left, and judges its end.
 #include "backend/backend.h"
+#include "rules/finite_rule.h"
 
 namespace rode {
 
@@ -19,6 +20,16 @@ bool close_gate(JobList& jobs, bool refuse_all) {
     });
   });
   return false;
+}
+
+std::int64_t spoiled_parameter(JobList& jobs) {
+  std::int64_t first = -1;
+  jobs.for_each([&](const JobBase& job) {
+    if (!job.active || rules::ended_finite(job.sums.ww, job.sums.dd)) return;
+    const auto parameter = static_cast<std::int64_t>(job.parameter);
+    if (first < 0 || parameter < first) first = parameter;
+  });
+  return first;
 }
 
 }  // namespace rode

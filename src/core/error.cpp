@@ -24,4 +24,11 @@ Error::Error(ErrorKind kind, std::string_view operation, std::string_view messag
              std::source_location where)
     : std::runtime_error(fmt::format("[{}] {}", operation, message)), kind_(kind), where_(where) {}
 
+Error Error::after_change(ErrorKind kind, std::string_view operation, std::string_view message,
+                          std::source_location where) {
+  Error error(kind, operation, message, where);
+  error.changed_ = true;
+  return error;
+}
+
 }  // namespace rode

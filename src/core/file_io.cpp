@@ -22,6 +22,24 @@ std::string reason(int error_number) {
   return std::error_code(error_number, std::generic_category()).message();
 }
 
+std::string escaped(std::string_view text, std::size_t longest) {
+  std::size_t cut = std::min(text.size(), longest);
+  if (cut < text.size()) {
+    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) --cut;
+  }
+  std::string out;
+  for (const char c : text.substr(0, cut)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20U || byte == 0x7FU) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  if (cut < text.size()) out += fmt::format("... ({} bytes)", text.size());
+  return out;
+}
+
 std::string_view remedy(int error_number) {
   switch (error_number) {
     case ENOENT:
@@ -47,26 +65,15 @@ auto retry_interrupted(Call call) {
 
 std::string printable(std::string_view text) {
   constexpr std::size_t kLongest = 100;
-  std::size_t cut = std::min(text.size(), kLongest);
-  if (cut < text.size()) {
-    while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0U) == 0x80U) --cut;
-  }
-  std::string out;
-  for (const char c : text.substr(0, cut)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20U || byte == 0x7FU) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  if (cut < text.size()) out += fmt::format("... ({} bytes)", text.size());
-  return out;
+  return escaped(text, kLongest);
 }
 
 Error file_error(std::string_view operation, std::string_view source, std::string_view what,
                  std::source_location where) {
-  return {ErrorKind::file, operation, fmt::format("file '{}': {}", printable(source), what), where};
+  // A path ends in what tells files apart, and comes from the user or the file system.
+  constexpr std::size_t kLongestPath = 4096;
+  return {ErrorKind::file, operation,
+          fmt::format("file '{}': {}", escaped(source, kLongestPath), what), where};
 }
 
 // ---- FileDescriptor ---------------------------------------------------------------------------
@@ -188,6 +195,17 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
         retry_interrupted([&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
     if (written < 0) fail("cannot be written", errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void AtomicFile::rewrite(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto written = retry_interrupted([&] {
+      return ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    });
+    if (written < 0) fail("cannot be written", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
   }
 }
 

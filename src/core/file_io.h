@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <source_location>
 #include <span>
@@ -63,6 +64,8 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);
+  // Over bytes that were written before.
+  void rewrite(std::uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
  private:

@@ -19,6 +19,8 @@ static_assert(sizeof(std::size_t) == 8, "offsets are 64 bits");
 
 inline constexpr std::string_view kOperation = "safetensors";
 inline constexpr std::string_view kMetadataKey = "__metadata__";
+// Of the metadata: the file's checksum (core/checksum.h). The first entry in files we write.
+inline constexpr std::string_view kChecksumKey = "rode.checksum";
 inline constexpr std::size_t kLengthBytes = 8;
 inline constexpr std::size_t kAlignment = 8;  // of the data's beginning, in files we write
 // The limit of the format's own implementation: bounds what a hostile length can make us read.

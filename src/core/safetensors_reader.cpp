@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/checksum.h"
 #include "core/file_io.h"
 #include "core/nearest.h"
 #include "core/safetensors_format.h"
@@ -47,6 +48,23 @@ std::size_t header_length(std::span<const std::byte> file, std::string_view sour
                                  length, file.size() - kLengthBytes));
   }
   return length;
+}
+
+// Whether the file has a checksum, which is then right. Before anything else of the header is
+// looked at: what its damage makes of it would only mislead.
+bool verify_checksum(std::span<const std::byte> file, std::size_t header_bytes,
+                     std::string_view source) {
+  const auto at = find_checksum(as_text(file.first(header_bytes)));
+  if (!at) return false;
+  const std::string_view found = as_text(file).substr(*at, kChecksumDigits);
+  const std::string expected = checksum_of(file, *at);
+  if (found == expected) return true;
+  throw file_error(kOperation, source,
+                   fmt::format("checksum: header and data give {}; expected {}, which the file "
+                               "carries; it was damaged, or changed by a program that kept "
+                               "metadata '{}'; restore it from a copy, or save it again without "
+                               "that entry",
+                               expected, printable(found), kChecksumKey));
 }
 
 // Records in the order of their data, once it is sure that they cover it exactly.
@@ -111,6 +129,7 @@ struct SafetensorsFile::Contents {
   std::vector<std::string> names;
   std::map<std::string, ConstTensorView, std::less<>> views;
   std::map<std::string, std::string> metadata;
+  bool has_checksum = false;
 
   void index(std::span<const std::byte> file);
   const void* aligned(std::span<const std::byte> tensor, DType dtype);
@@ -120,7 +139,20 @@ void SafetensorsFile::Contents::index(std::span<const std::byte> file) {
   const std::size_t length = header_length(file, source);
   const auto json = file.subspan(kLengthBytes, length);
   const auto data = file.subspan(kLengthBytes + length);
+  has_checksum = verify_checksum(file, kLengthBytes + length, source);
   Header header = parse_header(as_text(json), data.size(), source);
+  // It belongs to the bytes of this file, not to what a caller may write into another.
+  const auto entry = header.metadata.find(std::string(kChecksumKey));
+  if (entry != header.metadata.end()) {
+    if (!has_checksum) {
+      throw file_error(
+          kOperation, source,
+          fmt::format("metadata '{}' is '{}'; expected '{}' and {} digits; the file "
+                      "was damaged: restore it from a copy",
+                      kChecksumKey, printable(entry->second), kChecksumTag, kChecksumDigits));
+    }
+    header.metadata.erase(entry);
+  }
   for (const auto* item : in_data_order(header.records, data.size(), source)) {
     const auto& [name, record] = *item;
     const auto tensor = data.subspan(record.begin, record.end - record.begin);
@@ -182,6 +214,16 @@ ConstTensorView SafetensorsFile::tensor(std::string_view name) const {
 
 const std::map<std::string, std::string>& SafetensorsFile::metadata() const {
   return contents_->metadata;
+}
+
+bool SafetensorsFile::has_checksum() const { return contents_->has_checksum; }
+
+std::string SafetensorsFile::checksum_note() const {
+  if (has_checksum()) return {};
+  return fmt::format(
+      "file '{}' has no checksum; damage to its values would not be noticed; files that rode "
+      "writes have one",
+      printable(contents_->source));
 }
 
 }  // namespace rode

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/checksum.h"
 #include "core/file_io.h"
 #include "core/safetensors_format.h"
 #include "rode/safetensors.h"
@@ -23,7 +25,11 @@ struct Layout {
   std::vector<const TensorEntry*> order;  // as the data follow
   std::vector<std::size_t> sizes;         // bytes, as `order`
   std::size_t total = 0;                  // bytes of header and data
+  std::size_t digits_at = 0;              // of the checksum, zeros until the data is known
 };
+
+// Below this a thread costs more than the hash.
+constexpr std::size_t kHashedBeside = std::size_t{1} << 20U;
 
 [[noreturn]] void refuse(std::string_view source, std::string_view name, std::string_view what) {
   throw file_error(kOperation, source, fmt::format("tensor '{}': {}", printable(name), what));
@@ -38,10 +44,17 @@ std::optional<std::string> quote(const std::string& text) {
   }
 }
 
+// The checksum first: it is what the first tag of the file belongs to.
 std::string metadata_object(const std::map<std::string, std::string>& metadata,
                             std::string_view source) {
-  std::string out;
+  std::string out = fmt::format("\"{}\":\"{}\"", kChecksumKey, checksum_placeholder());
   for (const auto& [key, value] : metadata) {
+    if (key == kChecksumKey) {
+      throw file_error(kOperation, source,
+                       fmt::format("metadata '{}': is made when the file is written; expected "
+                                   "other keys; leave it out",
+                                   key));
+    }
     const auto quoted_key = quote(key);
     const auto quoted_value = quote(value);
     if (!quoted_key || !quoted_value) {
@@ -50,7 +63,7 @@ std::string metadata_object(const std::map<std::string, std::string>& metadata,
                                    "values, for example as base64",
                                    printable(key)));
     }
-    out += fmt::format("{}{}:{}", out.empty() ? "" : ",", *quoted_key, *quoted_value);
+    out += fmt::format(",{}:{}", *quoted_key, *quoted_value);
   }
   return "{" + out + "}";
 }
@@ -92,10 +105,7 @@ Layout plan(std::span<const TensorEntry> entries,
             const std::map<std::string, std::string>& metadata, std::string_view source) {
   Layout layout;
   layout.order = ordered(entries, source);
-  std::string json;
-  if (!metadata.empty()) {
-    json = fmt::format("\"{}\":{}", kMetadataKey, metadata_object(metadata, source));
-  }
+  std::string json = fmt::format("\"{}\":{}", kMetadataKey, metadata_object(metadata, source));
   std::size_t offset = 0;
   for (const TensorEntry* entry : layout.order) {
     const auto name = quote(entry->name);
@@ -110,9 +120,9 @@ Layout plan(std::span<const TensorEntry> entries,
     if (__builtin_add_overflow(offset, size, &end)) {
       refuse(source, entry->name, "ends beyond 64 bits; expected less data; use several files");
     }
-    json += fmt::format(R"({}{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        json.empty() ? "" : ",", *name, to_string(entry->view.dtype),
-                        fmt::join(entry->view.shape.dims(), ","), offset, end);
+    json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", *name,
+                        to_string(entry->view.dtype), fmt::join(entry->view.shape.dims(), ","),
+                        offset, end);
     layout.sizes.push_back(size);
     offset = end;
   }
@@ -128,6 +138,7 @@ Layout plan(std::span<const TensorEntry> entries,
   layout.header.resize(kLengthBytes);
   std::memcpy(layout.header.data(), &length, kLengthBytes);
   layout.header += json;
+  layout.digits_at = find_checksum(layout.header).value();
   if (__builtin_add_overflow(layout.header.size(), offset, &layout.total)) {
     throw file_error(kOperation, source,
                      "data: ends beyond 64 bits; expected less data; use several files");
@@ -135,7 +146,7 @@ Layout plan(std::span<const TensorEntry> entries,
   return layout;
 }
 
-// Hands the file's bytes to `sink` piece by piece.
+// Hands the file's bytes to `sink` piece by piece, zeros in the place of the checksum's digits.
 template <typename Sink>
 void emit(const Layout& layout, Sink&& sink) {
   sink(std::as_bytes(std::span(layout.header)));
@@ -146,13 +157,29 @@ void emit(const Layout& layout, Sink&& sink) {
   }
 }
 
+// The digits, beside what the caller does until it asks for them: a hash is far faster than a disk,
+// and takes no time of a save where a second core is free. Where no thread can be had, it is
+// computed when it is asked for.
+std::future<std::string> digits_of(const Layout& layout) {
+  const auto policy = layout.total < kHashedBeside ? std::launch::deferred
+                                                   : std::launch::async | std::launch::deferred;
+  return std::async(policy, [&layout] {
+    Checksum sum;
+    emit(layout, [&](std::span<const std::byte> bytes) { sum.add(bytes); });
+    return sum.digits();
+  });
+}
+
 }  // namespace
 
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorEntry> entries,
                        const std::map<std::string, std::string>& metadata) {
   const Layout layout = plan(entries, metadata, path.string());
   AtomicFile file(path, kOperation);
+  auto hash = digits_of(layout);  // whose end is waited for where writing fails
   emit(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  const std::string digits = hash.get();
+  file.rewrite(layout.digits_at, std::as_bytes(std::span(digits)));
   file.commit();
 }
 
@@ -161,9 +188,12 @@ std::vector<std::byte> serialize_safetensors(std::span<const TensorEntry> entrie
   const Layout layout = plan(entries, metadata, "(memory)");
   std::vector<std::byte> out;
   out.reserve(layout.total);
+  auto hash = digits_of(layout);
   emit(layout, [&](std::span<const std::byte> bytes) {
     out.insert(out.end(), bytes.begin(), bytes.end());
   });
+  const std::string digits = hash.get();
+  std::memcpy(out.data() + layout.digits_at, digits.data(), digits.size());
   return out;
 }
 

@@ -18,6 +18,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
       append_rates(f, "decoupled");
       f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
+      f.push_back(boolean("maximize", &O::maximize, "climb: the gradient counts negated"));
       append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;
@@ -26,7 +27,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
   }
 
   static rules::AdamW::Constants constants(const AdamWOptions& o, double lr, double weight_decay) {
-    return {lr, weight_decay, o.betas[0], o.betas[1], o.eps};
+    return {lr, weight_decay, o.betas[0], o.betas[1], o.eps, o.maximize ? -1.0 : 1.0};
   }
 };
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
+#include "optim/option_text.h"
 #include "optim/state_values.h"
 #include "rode/error.h"
 
@@ -21,9 +22,10 @@ constexpr std::string_view kStepKey = "rode.step";
 constexpr std::string_view kOptimizerKey = "rode.optimizer";
 
 void check_multiplier(std::string_view operation, double multiplier) {
-  if (std::isfinite(multiplier) && multiplier >= 0) return;
+  if (in_range(multiplier, at_least(0))) return;
   throw Error(ErrorKind::invalid_argument, operation,
-              fmt::format("multiplier = {}; expected a finite number, 0 or more", multiplier));
+              fmt::format("multiplier: expected {}, got '{}'",
+                          expectation(multiplier, at_least(0), "a number"), multiplier));
 }
 
 }  // namespace
@@ -53,7 +55,7 @@ void Optimizer::step(double multiplier) {
 
 void Optimizer::check() {
   impl_->look();
-  if (const auto error = std::exchange(impl_->refused, std::nullopt)) throw *error;
+  if (const auto error = std::exchange(impl_->found, std::nullopt)) throw *error;
 }
 
 void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
@@ -163,7 +165,9 @@ std::vector<std::string> Optimizer::skipped() const {
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
-  load_state(SafetensorsFile::open(path), true);
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  load_state(file, true);
+  if (!file.has_checksum() && impl_->engine.notify) impl_->engine.notify(file.checksum_note());
 }
 
 std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool complete) {
@@ -244,13 +248,24 @@ std::string Optimizer::routing_table() const {
   return out;
 }
 
+std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
+                                        const Routing& routing) {
+  std::vector<PlannedState> out;
+  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+    if (entry.treatment == Treatment::frozen) continue;
+    const Parameter& p = parameters[entry.index];
+    for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {
+      out.push_back({p.name, std::move(spec.key), spec.shape, spec.dtype});
+    }
+  }
+  return out;
+}
+
 std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Method& method,
                                 const Routing& routing) {
   std::size_t bytes = 0;
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
-    if (entry.treatment == Treatment::frozen) continue;
-    bytes +=
-        spec_bytes(method.rule()->state({entry.index, &parameters[entry.index], entry.treatment}));
+  for (const PlannedState& planned : planned_state(parameters, method, routing)) {
+    bytes += static_cast<std::size_t>(planned.shape.numel()) * size_of(planned.dtype);
   }
   return bytes;
 }

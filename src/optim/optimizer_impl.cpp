@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds an optimizer's jobs once; binds, gates and sums up around the backend's steps.
+// Builds an optimizer's jobs once; binds weights and gradients, gates missing ones.
 #include "optim/optimizer_impl.h"
-
-#include <cmath>
 
 #include <fmt/format.h>
 
@@ -202,110 +200,6 @@ void Optimizer::Impl::gate_missing() {
     const Parameter& p = slot.parameter;
     for (JobBase* job : slot.jobs) job->active = p.grad.data != nullptr && p.value.numel() > 0;
   }
-}
-
-// The backend counts for itself: which of the steps that were enqueued have been performed,
-// those of a caller's graph included, is known here only now.
-void Optimizer::Impl::look() {
-  const Fetched now = backend->fetch(jobs);
-  for (RodeJob& job : jobs.rode) {
-    if (job.active) continue;  // nothing of an older step may pass for this one's
-    job.scalars = {};
-    job.write = {};
-  }
-  const bool performed = now.done != steps;
-  if (now.refused_steps != refused_steps && !refused) refused = refusal(now);
-  steps = now.done;
-  refused_steps = now.refused_steps;
-  if (!performed || now.refused) return;  // nothing new, or sums of a step that was not one
-  sum_up();
-  announce();
-}
-
-Error Optimizer::Impl::refusal(const Fetched& now) const {
-  const auto error = [](const std::string& text) {
-    return Error(ErrorKind::non_finite, "step", text);
-  };
-  if (!now.refused) {  // an earlier one: its flags are gone
-    const bool known = now.refused_parameter >= 0;
-    return error(fmt::format(
-        "a step before the last one was refused: {} not finite, or too large for fp32 "
-        "state; nothing was changed by it; check more often, lower the rate or the "
-        "loss scale, or set on_non_finite to skip",
-        known ? fmt::format("gradient, weights or momentum of '{}' were",
-                            slots[static_cast<std::size_t>(now.refused_parameter)].parameter.name)
-              : "a gradient, weights or momentum were"));
-  }
-  for (const Slot& slot : slots) {
-    for (const JobBase* job : slot.jobs) {
-      const std::string& name = slot.parameter.name;
-      if (!job->weight_finite) {
-        return error(
-            fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing was "
-                        "changed; restore a checkpoint",
-                        name));
-      }
-      if (job->finite) continue;
-      if (std::isfinite(job->sums.gg)) {
-        return error(
-            fmt::format("gradient of '{}' has norm {:.3g}, too large for fp32 state; nothing was "
-                        "changed; scale the loss, or set on_non_finite to skip",
-                        name, std::sqrt(job->sums.gg)));
-      }
-      return error(
-          fmt::format("gradient of '{}' holds NaN or Inf; nothing was changed; lower the rate or "
-                      "the loss scale, or set on_non_finite to skip",
-                      name));
-    }
-  }
-  return error("refused; nothing was changed");
-}
-
-void Optimizer::Impl::sum_up() {
-  double ww = 0, gg = 0, dd = 0;
-  int held = 0;
-  jobs.for_each([&](auto& job) {
-    if (!job.active) {
-      ww += backend->squared_norm(job.weight, geometry_of(job));
-      return;
-    }
-    ww += job.sums.ww;
-    gg += job.sums.gg;
-    dd += job.sums.dd;
-  });
-  for (const RodeJob& job : jobs.rode) held += job.active && job.scalars.held ? 1 : 0;
-  for (const MuonJob& job : jobs.muon) held += job.active && job.held ? 1 : 0;
-  global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg),
-            held};
-}
-
-void Optimizer::Impl::announce() {
-  const auto once = [&](JobBase& job, bool due, std::string_view text) {
-    if (!due || job.announced) return;
-    job.announced = true;
-    if (engine.notify) {
-      engine.notify(
-          fmt::format("[step] parameter '{}' {}", slots[job.parameter].parameter.name, text));
-    }
-  };
-  constexpr std::string_view held =
-      "has norm zero, so it has no direction and is held; give it a non-zero start, or route it "
-      "to the rest";
-  for (RodeJob& job : jobs.rode) once(job, job.active && job.scalars.held, held);
-  for (MuonJob& job : jobs.muon) {
-    once(job, job.active && job.held,
-         "had norm zero when the optimizer was made, so its constraint holds it there; give it a "
-         "non-zero start, or route it to the rest");
-  }
-  for (SoapJob& job : jobs.soap) {
-    once(job, job.active && job.failed,
-         "was left out: LAPACK could not decompose its factors; scale the loss");
-  }
-  jobs.for_each([&](JobBase& job) {
-    once(job, job.active && !std::isfinite(job.sums.dd),
-         "holds NaN or Inf after this step; restore a checkpoint and lower the rate");
-    once(job, !job.active && !job.finite, "was skipped: its gradient is not finite");
-  });
 }
 
 }  // namespace rode

@@ -49,6 +49,7 @@ struct Optimizer::Impl {
   // Fetches what the steps since the last look have left: count, refusal, diagnostics.
   void look();
   Error refusal(const Fetched& now) const;
+  Error spoilage(const Fetched& now) const;
   void sum_up();
   void announce();
 
@@ -62,8 +63,8 @@ struct Optimizer::Impl {
   std::vector<std::unique_ptr<ParameterState>> states;
   JobList jobs;
   // As of the last look.
-  std::int64_t steps = 0, refused_steps = 0;
-  std::optional<Error> refused;  // seen and not yet thrown by check()
+  std::int64_t steps = 0, refused_steps = 0, spoiled_steps = 0;
+  std::optional<Error> found;  // and not yet thrown by check()
   GlobalDiagnostics global;
   bool changed = true;  // jobs, since the backend last looked at them
   void send_changed() {

@@ -112,11 +112,11 @@ OptionField<O> integer(std::string key, Integer O::* member, std::int64_t low, s
           [member](const O& o) { return std::to_string(o.*member); },
           [member, range](O& o, const OptionText& text) {
             const std::int64_t value = parse_integer(text);
-            check_range(text, static_cast<double>(value), range);
+            check_range(text, static_cast<double>(value), range, "a whole number");
             o.*member = static_cast<Integer>(value);
           },
           [member, range](const O& o, const OptionText& text) {
-            check_range(text, static_cast<double>(o.*member), range);
+            check_range(text, static_cast<double>(o.*member), range, "a whole number");
           }};
 }
 
@@ -165,7 +165,7 @@ OptionField<O> numbers(std::string key, std::array<double, N> O::* member, Optio
           [member](const O& o) { return print_numbers(o.*member); },
           [member](O& o, const OptionText& value) { parse_numbers(value, o.*member); },
           [member, range](const O& o, const OptionText& value) {
-            for (const double x : o.*member) check_range(value, x, range);
+            for (const double x : o.*member) check_range(value, x, range, "each a number");
           }};
 }
 

@@ -3,6 +3,7 @@
 #include "optim/option_text.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <charconv>
 #include <cmath>
 
@@ -14,9 +15,11 @@
 namespace rode {
 namespace {
 
-[[noreturn]] void refuse(const OptionText& text, std::string_view expected) {
-  throw Error(ErrorKind::invalid_argument, text.optimizer,
-              fmt::format("option '{}' = '{}'; expected {}", text.key, text.value, expected));
+[[noreturn]] void refuse(const OptionText& text, std::string_view expected,
+                         std::string_view advice = "") {
+  throw Error(
+      ErrorKind::invalid_argument, text.optimizer,
+      fmt::format("option '{}': expected {}, got '{}'{}", text.key, expected, text.value, advice));
 }
 
 template <class Number>
@@ -24,6 +27,20 @@ bool parse(std::string_view text, Number& value) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   return error == std::errc() && stop == end && !text.empty();
+}
+
+// "in [0, 1)", ">= 0"
+std::string bounds(const OptionRange& range) {
+  const bool low = std::isfinite(range.low), high = std::isfinite(range.high);
+  if (low && high) return to_string(range);
+  if (low) return fmt::format("{} {}", range.low_open ? ">" : ">=", range.low);
+  if (high) return fmt::format("{} {}", range.high_open ? "<" : "<=", range.high);
+  return "of any size";
+}
+
+// Nothing is left of it in fp32, though the range excludes zero.
+bool vanishes(double value, const OptionRange& range) {
+  return range.low_open && range.low == 0 && !(static_cast<float>(value) > 0);
 }
 
 }  // namespace
@@ -55,7 +72,7 @@ std::int64_t parse_integer(const OptionText& text) {
 
 std::uint64_t parse_seed(const OptionText& text) {
   std::uint64_t value = 0;
-  if (!parse(text.value, value)) refuse(text, "a whole number, 0 or more");
+  if (!parse(text.value, value)) refuse(text, "a whole number >= 0 and below 2^64");
   return value;
 }
 
@@ -68,8 +85,8 @@ bool parse_boolean(const OptionText& text) {
 std::size_t parse_choice(const OptionText& text, std::span<const std::string> names) {
   const auto found = std::ranges::find(names, text.value);
   if (found == names.end()) {
-    refuse(text,
-           fmt::format("{}; did you mean '{}'?", join_names(names), nearest(text.value, names)));
+    refuse(text, join_names(names),
+           fmt::format("; did you mean '{}'?", nearest(text.value, names)));
   }
   return static_cast<std::size_t>(found - names.begin());
 }
@@ -93,10 +110,27 @@ void parse_numbers(const OptionText& text, std::span<double> out) {
   std::ranges::copy(values, out.begin());
 }
 
-void check_range(const OptionText& text, double value, const OptionRange& range) {
+bool in_range(double value, const OptionRange& range) {
   const bool above = range.low_open ? value > range.low : value >= range.low;
   const bool below = range.high_open ? value < range.high : value <= range.high;
-  if (!std::isfinite(value) || !above || !below) refuse(text, to_string(range));
+  return std::abs(value) <= FLT_MAX && above && below && !vanishes(value, range);
+}
+
+std::string expectation(double value, const OptionRange& range, std::string_view noun) {
+  const std::string wanted = bounds(range);
+  if (!std::isfinite(value) && noun == "a number") return "a finite number " + wanted;
+  if (std::abs(value) > FLT_MAX && !(value < range.low)) {
+    return fmt::format("{} {} of at most 3.4e38, which fp32 can hold", noun, wanted);
+  }
+  if (value > 0 && vanishes(value, range)) {
+    return fmt::format("{} {} of at least 1.4e-45, which fp32 can hold", noun, wanted);
+  }
+  return fmt::format("{} {}", noun, wanted);
+}
+
+void check_range(const OptionText& text, double value, const OptionRange& range,
+                 std::string_view noun) {
+  if (!in_range(value, range)) refuse(text, expectation(value, range, noun));
 }
 
 void throw_unknown_option(std::string_view optimizer, std::string_view key,

@@ -36,6 +36,11 @@ constexpr OptionRange less_than(double high) {
 
 std::string to_string(const OptionRange& range);  // "0 or more", "in [0, 1)"
 
+// Whether a value is in the range and fp32, in which most rules use it, can hold it.
+bool in_range(double value, const OptionRange& range);
+// What a value outside should have been: "a finite number >= 0". `noun`: "a number", ...
+std::string expectation(double value, const OptionRange& range, std::string_view noun);
+
 // All throw Error{invalid_argument} naming optimizer, key, value and what is expected.
 double parse_number(const OptionText& text);
 std::int64_t parse_integer(const OptionText& text);
@@ -43,7 +48,8 @@ std::uint64_t parse_seed(const OptionText& text);
 bool parse_boolean(const OptionText& text);
 std::size_t parse_choice(const OptionText& text, std::span<const std::string> names);
 void parse_numbers(const OptionText& text, std::span<double> out);
-void check_range(const OptionText& text, double value, const OptionRange& range);
+void check_range(const OptionText& text, double value, const OptionRange& range,
+                 std::string_view noun = "a number");
 [[noreturn]] void throw_unknown_option(std::string_view optimizer, std::string_view key,
                                        std::span<const std::string> keys);
 

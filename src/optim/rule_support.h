@@ -102,7 +102,7 @@ Moments moments(const StateSlots& state, std::string_view key, std::int64_t offs
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
 rules::AdamW::Constants rest_constants(const Options& o) {
-  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest};
+  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 
 // An average in bf16 stops moving where 1 - beta is below half a unit of its last place;

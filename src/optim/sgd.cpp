@@ -17,6 +17,8 @@ class SgdRule final : public ElementOptimizer<SgdRule, SgdOptions, rules::Sgd> {
       std::vector<OptionField<O>> f;
       append_rates(f, "coupled");
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the buffer"));
+      f.push_back(boolean("nesterov", &O::nesterov, "step along d + momentum * B instead of B"));
+      f.push_back(boolean("maximize", &O::maximize, "climb: the gradient counts negated"));
       append_rates_of_rest(f, "coupled");
       append_storage(f);
       return f;
@@ -25,7 +27,7 @@ class SgdRule final : public ElementOptimizer<SgdRule, SgdOptions, rules::Sgd> {
   }
 
   static rules::Sgd::Constants constants(const SgdOptions& o, double lr, double weight_decay) {
-    return {lr, weight_decay, o.momentum};
+    return {lr, weight_decay, o.momentum, o.nesterov, o.maximize};
   }
 };
 

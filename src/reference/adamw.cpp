@@ -16,15 +16,15 @@ State adamw_state(const Tensor& parameter) {
 
 namespace {
 
-void step_with(const std::vector<double>& betas, double eps, Rates rates, Tensor& parameter,
-               const Tensor& gradient, State& state) {
+void step_with(const std::vector<double>& betas, double eps, bool maximize, Rates rates,
+               Tensor& parameter, const Tensor& gradient, State& state) {
   const double beta1 = betas[0], beta2 = betas[1];
   const std::size_t size = parameter.data.size();
   std::vector<double>& m = entry(state, "exp_avg", size).data;
   std::vector<double>& v = entry(state, "exp_avg_sq", size).data;
   const double t = scalar(state, "step") += 1.0;
   for (std::size_t i = 0; i < size; ++i) {
-    const double g = gradient.data[i];
+    const double g = maximize ? -gradient.data[i] : gradient.data[i];
     m[i] = beta1 * m[i] + (1.0 - beta1) * g;
     v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
     const double m_hat = m[i] / (1.0 - std::pow(beta1, t));
@@ -38,14 +38,14 @@ void step_with(const std::vector<double>& betas, double eps, Rates rates, Tensor
 
 void adamw_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
                 State& state) {
-  step_with(numbers(settings, "betas", 2), number(settings, "eps"), rates, parameter, gradient,
-            state);
+  step_with(numbers(settings, "betas", 2), number(settings, "eps"),
+            flag_or(settings, "maximize", false), rates, parameter, gradient, state);
 }
 
 void adamw_rest_step(const Settings& settings, Rates rates, Tensor& parameter,
                      const Tensor& gradient, State& state) {
-  step_with(numbers(settings, "betas_rest", 2), number(settings, "eps_rest"), rates, parameter,
-            gradient, state);
+  step_with(numbers(settings, "betas_rest", 2), number(settings, "eps_rest"), false, rates,
+            parameter, gradient, state);
 }
 
 }  // namespace rode::reference

@@ -64,6 +64,10 @@ inline bool flag(const Settings& settings, const std::string& key) {
   return value == "true";
 }
 
+inline bool flag_or(const Settings& settings, const std::string& key, bool otherwise) {
+  return settings.contains(key) ? flag(settings, key) : otherwise;
+}
+
 inline std::string choice(const Settings& settings, const std::string& key,
                           std::initializer_list<std::string_view> allowed) {
   const std::string& value = text(settings, key);

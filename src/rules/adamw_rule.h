@@ -17,11 +17,12 @@ struct AdamW {
 
   struct Constants {
     double lr, weight_decay, beta1, beta2, eps;
+    double sign;  // of the gradient: -1 to maximize
   };
 
   struct Coefficients {
     float keep;  // 1 - lr * weight_decay
-    float beta1, rest1, beta2, rest2;
+    float beta1, rest1, beta2, rest2;  // rest1 has the gradient's sign
     float step_size;  // lr / (1 - beta1^t)
     float root;       // 1 / sqrt(1 - beta2^t)
     float eps;
@@ -33,7 +34,7 @@ struct AdamW {
     const double time = static_cast<double>(t);
     return {static_cast<float>(1 - lr * c.weight_decay),
             static_cast<float>(c.beta1),
-            static_cast<float>(1 - c.beta1),
+            static_cast<float>(c.sign * (1 - c.beta1)),
             static_cast<float>(c.beta2),
             static_cast<float>(1 - c.beta2),
             static_cast<float>(lr / (1 - std::pow(c.beta1, time))),

@@ -27,7 +27,8 @@ struct MuonConstants {
   NsForm ns_form;
 };
 
-// <B,B>, <B,g>, <g,g>, and with the previous gradient p: <B,p>, <p,g>, <p,p>.
+// <B,B>, <B,g>, <g,g>, and with the previous gradient p: <B,p>, <p,g>, <p,p>. Constrained Muon,
+// which has none, has W in its place.
 struct MuonProducts {
   double bb, bg, gg, bp, pg, pp;
 };

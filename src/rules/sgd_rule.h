@@ -16,23 +16,26 @@ struct Sgd {
 
   struct Constants {
     double lr, weight_decay, momentum;
+    std::int32_t nesterov, maximize;
   };
 
   struct Coefficients {
     float lr, weight_decay, momentum;
+    std::int32_t nesterov, maximize;
   };
 
   RODE_HOST_DEVICE static Coefficients coefficients(const Constants& c, double multiplier,
                                                     std::int64_t /*t*/) {
     return {static_cast<float>(multiplier * c.lr), static_cast<float>(c.weight_decay),
-            static_cast<float>(c.momentum)};
+            static_cast<float>(c.momentum), c.nesterov, c.maximize};
   }
 
   RODE_HOST_DEVICE static float element(const Coefficients& c, float w, float g,
                                         float (&moments)[kMoments]) {
     float& b = moments[0];
-    b = c.momentum * b + (g + c.weight_decay * w);
-    return w - c.lr * b;
+    const float d = (c.maximize != 0 ? -g : g) + c.weight_decay * w;
+    b = c.momentum * b + d;
+    return w - c.lr * (c.nesterov != 0 ? d + c.momentum * b : b);
   }
 };
 

@@ -24,8 +24,9 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 // test::Optimizer after every step.
 class Enqueued {
  public:
-  explicit Enqueued(const Method& method, EngineOptions engine = {}, DType weights = DType::f32)
-      : model_(test::small_model(), weights) {
+  explicit Enqueued(const Method& method, EngineOptions engine = {}, DType weights = DType::f32,
+                    const std::vector<test::Spec>& specs = test::small_model())
+      : model_(specs, weights) {
     engine.device = test::tested_device();
     std::vector<Parameter> parameters = model_.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -173,6 +174,29 @@ TEST(DeferredSteps, SkippedParametersAreToldOfTheLastStepAndTheStepCounts) {
   run.step(2);
   EXPECT_TRUE(run.optimizer->skipped().empty());
   EXPECT_NO_THROW(run.optimizer->check());
+}
+
+// The step after it is refused, or leaves the parameter out: its own sums are gone by then.
+TEST(DeferredSteps, ThatSpoiledTheWeightsAreToldThoughALaterOneHidesIt) {
+  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  const std::vector<Method> methods{AdamWOptions{}, AdEMAMixOptions{}, AdafactorOptions{},
+                                    SgdOptions{},   SoapOptions{},     MuonOptions{}};
+  for (const Method& method : methods) {
+    for (const OnBadGradient policy : {OnBadGradient::refuse, OnBadGradient::skip}) {
+      SCOPED_TRACE(method.name());
+      Enqueued run(method.with({{"lr", "1e30"}}), {.on_non_finite = policy}, DType::f32,
+                   {{"w", {12, 8}}});
+      run.step(0, {}, 0);
+      run.step(1, {}, 1e30);
+      run.step(2, 0);
+      expect_error([&] { run.optimizer->check(); }, ErrorKind::non_finite,
+                   {"before the last", "'w'", "has changed", "restore a checkpoint"});
+      EXPECT_NO_THROW(run.optimizer->check());  // told once
+      const bool refuse = policy == OnBadGradient::refuse;
+      EXPECT_EQ(run.optimizer->refused_steps(), refuse ? 1 : 0);
+      EXPECT_EQ(run.optimizer->steps_done(), refuse ? 2 : 3);
+    }
+  }
 }
 
 TEST(DeferredSteps, WhatTheHostKnowsIsThrownAtOnce) {

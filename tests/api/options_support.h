@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For every option a valid value that is not the default, with the options it needs beside it.
+// The options of a method, and for every option a valid value that is not the default, with the
+// options it needs beside it.
 #pragma once
 
 #include <map>
@@ -9,6 +10,12 @@
 #include "rode/method.h"
 
 namespace rode::test {
+
+inline std::map<std::string, std::string> values(const Method& method) {
+  std::map<std::string, std::string> out;
+  for (const OptionInfo& info : method.options()) out[info.key] = info.value;
+  return out;
+}
 
 struct Alternative {
   std::string value;

@@ -10,11 +10,7 @@
 namespace rode {
 namespace {
 
-std::map<std::string, std::string> values(const Method& method) {
-  std::map<std::string, std::string> out;
-  for (const OptionInfo& info : method.options()) out[info.key] = info.value;
-  return out;
-}
+using test::values;
 
 Settings settings_of(const Method& method) {
   Settings out;
@@ -152,7 +148,8 @@ const std::vector<Row>& defaults() {
                        {"weight_decay", "0.01"},
                        {"weight_decay_rest", "0.0009"},
                        {"betas", "0.9,0.95"},
-                       {"eps", "1e-08"}},
+                       {"eps", "1e-08"},
+                       {"maximize", "false"}},
                       kStorage})},
       {"lion", join({{{"lr", "0.0001"},
                       {"lr_rest", "0.0001"},
@@ -164,7 +161,9 @@ const std::vector<Row>& defaults() {
                      {"lr_rest", "0.1"},
                      {"weight_decay", "0.0005"},
                      {"weight_decay_rest", "0.0005"},
-                     {"momentum", "0.9"}},
+                     {"momentum", "0.9"},
+                     {"nesterov", "false"},
+                     {"maximize", "false"}},
                     kStorage})},
   };
   return rows;

@@ -132,14 +132,6 @@ TEST(Skipping, IsReportedAndItsWeightsStillCountInTheGlobalNorm) {
   EXPECT_EQ(optimizer.matrix_diagnostics()[1].rho, 0);
 }
 
-// Weights that are not numbers cannot be skipped away: no later gradient would mend them.
-TEST(Skipping, DoesNotHideWeightsThatAreNotNumbers) {
-  std::vector<float> w{1, std::nanf(""), 2, 3}, g(4, 1.0F);
-  Optimizer optimizer({{"w", view(w.data(), {2, 2}), view(g.data(), {2, 2})}}, RodeOptions{}, {},
-                      {.on_non_finite = OnBadGradient::skip});
-  expect_error([&] { optimizer.step(); }, ErrorKind::non_finite, {"'w'", "weights"});
-}
-
 TEST(Advice, SaysAtConstructionThatABf16AverageWouldStall) {
   std::vector<std::string> heard;
   const EngineOptions engine{.notify = [&](std::string_view text) { heard.emplace_back(text); }};

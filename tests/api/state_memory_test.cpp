@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -47,6 +48,25 @@ struct Problem {
     return options;
   }
 };
+
+TEST(PlannedState, IsTheStateThatAnOptimizerThenHas) {
+  for (const OptimizerInfo& info : list_optimizers()) {
+    SCOPED_TRACE(info.name);
+    Problem problem;
+    std::vector<Parameter> shapes = problem.parameters();
+    for (Parameter& p : shapes) p.value.data = nullptr;  // shapes are enough
+    std::map<std::string, std::pair<Shape, DType>> planned, found;
+    for (const PlannedState& s : planned_state(shapes, Method::by_name(info.name))) {
+      planned["state." + s.parameter + "." + s.key] = {s.shape, s.dtype};
+    }
+    const Optimizer optimizer(problem.parameters(), Method::by_name(info.name));
+    for (const TensorEntry& entry : optimizer.state()) {
+      found[entry.name] = {entry.view.shape, entry.view.dtype};
+    }
+    EXPECT_EQ(planned, found);
+    EXPECT_FALSE(found.empty());
+  }
+}
 
 TEST(StateMemory, IsWhatTheEngineStepsOn) {
   for (const OptimizerInfo& info : list_optimizers()) {

@@ -85,18 +85,6 @@ TEST_P(EveryVariant, SkipsABadParameterAndStepsTheOthersAsIfItWereAbsent) {
   }
 }
 
-TEST(Step, RodeRefusesWeightsThatAreNotNumbers) {
-  for (const char* name : {"rode", "rode-snr", "rode-fixed"}) {
-    Model model;
-    Optimizer optimizer(model.parameters(), Method::by_name(name));
-    model.run(optimizer, 1);
-    model.value(1).set(5, kNaN);
-    const Snapshot before(model, optimizer);
-    expect_error([&] { optimizer.step(); }, ErrorKind::non_finite, {"'h.1.weight'", "weights"});
-    expect_same(Snapshot(model, optimizer), before);
-  }
-}
-
 TEST_P(EveryVariant, AGradientAtTheEndOfFp32sRangeIsSteppedOrRefusedWhole) {
   for (std::size_t large = 0; large < test::small_model().size(); ++large) {
     Model model;

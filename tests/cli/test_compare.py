@@ -2,14 +2,17 @@
 """`rode compare`: runs as needed, the table, the report."""
 
 import json
+import os
 import pathlib
 import runpy
 import signal
+import time
 from xml.etree import ElementTree
 
 import pytest
 from train_support import (
     TASK,
+    call_here,
     checkpoints,
     start,
     train_words,
@@ -76,7 +79,7 @@ def test_compare_counts_diverged_runs(rode, task, tmp_path):
         ElementTree.fromstring(svg)
         assert svg.count(">adamw, diverged<") == 1 and ">adamw<" not in svg
         assert ">rode<" in svg and ">rode, diverged<" not in svg
-        assert "stroke-dasharray" in svg
+        assert 'class="cross"' in svg
     found = runpy.run_path(PLOT)["runs"](tmp_path / "all")
     counts = {name: (len(good), len(bad)) for name, (good, bad) in found.items()}
     assert counts == {"rode": (2, 0), "adamw": (0, 2)}
@@ -106,6 +109,35 @@ def test_a_stopped_comparison_begins_no_further_run(rode, task, tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == FAILED and "without --overwrite" in errors
     assert sorted(path.name for path in out.iterdir()) == ["rode-seed1", "rode-seed2"]
+
+
+def child_of(process):
+    path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for _ in range(3000):
+        children = path.read_text().split()
+        if children or process.poll() is not None:
+            return int(children[0])
+        time.sleep(0.005)
+    raise AssertionError("no run was started")
+
+
+def test_a_run_that_a_signal_ends_is_told_as_such(rode, task, tmp_path):
+    task.write_text(TASK.replace("steps = 120", "steps = 100000"))
+    process = start(rode, *compare_words(task, tmp_path / "all", steps=100000))
+    os.kill(child_of(process), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == FAILED and "was ended by signal 9" in errors, errors
+    assert "message is above" not in errors
+
+
+def test_what_holds_for_every_run_is_told_once(rode, task, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "none-such")  # one that Torch warns of
+    words = compare_words(task, tmp_path / "all", "--json", "--jobs", 2, steps=1)
+    done = call_here(rode, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Torch warns: ") == 1, done.stderr
+    for entry in json.loads(done.stdout)["optimizers"]:
+        assert all(len(run["warnings"]) == 1 for run in entry["runs"])
 
 
 def test_an_optimizer_named_twice_is_wrong_usage(rode, task, tmp_path):

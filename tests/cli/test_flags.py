@@ -255,7 +255,7 @@ def test_show_routing_names_rule_and_reason(rode, backend):
     done, target = rode.try_step(
         "rode", tensors_of(problems), route="language", backend=backend, extra=extra
     )
-    assert done.returncode == 0 and done.stderr == ""
+    assert done.returncode == 0 and done.stderr.count("\n") == 1  # the input has no checksum
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
     expected = {
         "transformer.wte.weight": ("rest", "wte"),

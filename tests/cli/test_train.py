@@ -2,8 +2,10 @@
 """`rode train`: runs that are killed and resumed, signals, errors."""
 
 import json
+import platform
 import random
 import resource
+import shutil
 import signal
 import struct
 import time
@@ -12,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 from train_support import (
     TASK,
+    call_here,
     checkpoints,
     lines,
     start,
@@ -87,6 +90,68 @@ def test_ctrl_c_saves_and_stops(rode, task, tmp_path, number):
     resumed = rode.call(*train_words(task, parts, "--seed", 3, "--resume"))
     assert resumed.returncode == 0 and f"after step {done}" in resumed.stderr
     assert what_counts(parts) == what_counts(whole)
+
+
+def test_a_signal_inside_a_batch_or_an_evaluation_drops_it(rode, task, tmp_path):
+    """Both have hundreds of parts: the signal comes while one of them is under way."""
+    parts = "batch = 400\naccumulate = 400"
+    text = TASK.replace("batch = 8", parts).replace("eval_samples = 8", "eval_samples = 800")
+    text = text.replace("vocab_size = 64", "vocab_size = 64\ndropout = 0.1")
+    task.write_text(text.replace("steps = 120", "steps = 2").replace("warmup = 10", "warmup = 0"))
+    whole, out = tmp_path / "whole", tmp_path / "parts"
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    for number, steps in ((signal.SIGINT, 1), (signal.SIGTERM, 2)):
+        process = start(rode, *train_words(task, out, "--resume"))
+        wait_for_step(out, steps, process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == FAILED and f"stopped after step {steps}," in errors, errors
+        assert checkpoints(out)[-1].name == f"step-{steps:08}.safetensors"
+        log = lines(out / "log.jsonl")
+        assert [line["step"] for line in log if line["kind"] == "evaluation"] == [0]
+    assert rode.call(*train_words(task, out, "--resume")).returncode == 0
+    assert what_counts(out) == what_counts(whole)
+
+
+def notes(errors):
+    return [line for line in errors.splitlines() if line.startswith("rode: note: ")]
+
+
+def test_the_progress_line_shows_only_what_is_known(rode, task, tmp_path):
+    done = rode.call(*train_words(task, tmp_path / "run", "--steps", 1))
+    assert done.returncode == 0, done.stderr
+    first, last = (line.split("  ") for line in done.stderr.splitlines())
+    assert first[0].endswith("0/1") and [words.split()[0] for words in first[1:]] == ["valid"]
+    assert [words.split()[0] for words in last[1:4]] == ["loss", "valid", "lr"]
+    assert last[-1].endswith("left") and last[-2].endswith("tokens/s")
+
+
+def test_a_warning_of_torch_is_a_note_in_plain_text(rode, task, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "none-such")  # one that Torch warns of
+    done = call_here(rode, *train_words(task, tmp_path / "run", "--steps", 1, "--json"))
+    assert done.returncode == 0, done.stderr
+    (note,) = notes(done.stderr)
+    assert "Torch warns: " in note and "ATEN_CPU_CAPABILITY: none-such" in note
+    assert "[W" not in done.stderr and ".cpp" not in done.stderr
+    assert json.loads(done.stdout)["warnings"] == [note.removeprefix("rode: note: ")]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="ONEDNN_MAX_CPU_ISA is of x86 alone")
+def test_bf16_on_a_cpu_without_it_is_told_at_the_start(rode, task, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")  # as on a CPU that has no more
+    for key, told in (("precision", 1), ("parameters", 1), (None, 0)):
+        extra = f'\n{key} = "bf16"' if key else ""
+        task.write_text(TASK.replace("batch = 8", f"batch = 8{extra}"))
+        out = tmp_path / str(key)
+        words = train_words(task, out, "--steps", 1, "--json", optimizer="adamw")
+        done = call_here(rode, *words)
+        assert done.returncode == 0, done.stderr
+        found = [line for line in notes(done.stderr) if "is slow on this CPU" in line]
+        assert len(found) == told and all(f'{key} = "bf16"' in line for line in found), done.stderr
+        if told:
+            assert done.stderr.index(found[0]) < done.stderr.index("0/1")
+        result = json.loads(done.stdout)
+        assert result.get("warnings", []) == [n.removeprefix("rode: note: ") for n in found]
 
 
 def test_a_run_in_the_folder_is_not_replaced_by_accident(rode, task, tmp_path):
@@ -239,6 +304,31 @@ def test_a_pause_is_told_as_json_too(rode, task, tmp_path):
     assert checkpoints(out)[-1].name == "step-00000015.safetensors"
 
 
+def test_flipped_bits_of_the_newest_checkpoint_end_in_the_one_before(rode, task, tmp_path):
+    """Two of the header, two of the data; tests/lab has 200 of them without a process each."""
+    task.write_text(TASK.replace("steps = 120", "steps = 24"))
+    whole, half, out = (tmp_path / name for name in ("whole", "half", "run"))
+    assert rode.call(*train_words(task, whole)).returncode == 0
+    assert rode.call(*train_words(task, half, "--until", 15)).returncode == 0
+    good = checkpoints(half)[-1].read_bytes()
+    header = 8 + struct.unpack("<Q", good[:8])[0]
+    draw = random.Random(SEED)
+    print("seed", SEED)
+    for low, high in ((0, header), (8, header), (header, len(good)), (header, len(good))):
+        shutil.copytree(half, out)
+        damaged = bytearray(good)
+        place = draw.randrange(low, high)
+        damaged[place] ^= 1 << draw.randrange(8)
+        newest = checkpoints(out)[-1]
+        newest.write_bytes(damaged)
+        resumed = rode.call(*train_words(task, out, "--resume"))
+        assert resumed.returncode == 0, (place, resumed.stderr)
+        assert "the checkpoint before it is used" in resumed.stderr, (place, resumed.stderr)
+        assert what_counts(out) == what_counts(whole)
+        assert newest.with_name(newest.name + ".bad").exists()
+        shutil.rmtree(out)
+
+
 def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     data, out = tmp_path / "data", tmp_path / "run"
     tokens = TASK.replace('kind = "tiny-lm"', 'kind = "tokens"\npath = "text"')
@@ -267,8 +357,17 @@ def test_missing_and_damaged_shards_are_named(rode, task, tmp_path):
     assert done.returncode == FAILED and shard.name in done.stderr
     assert not out.exists()
     shard.unlink()
+    damaged = bytearray(whole)
+    damaged[1500] ^= 1  # of a token: the number stays one of the vocabulary
+    shard.write_bytes(damaged)
+    done = rode.call(*words)
+    assert done.returncode == FAILED and shard.name in done.stderr and "checksum" in done.stderr
+    scanned = rode.call("data", "info", data / "text", "--scan")
+    assert scanned.returncode == FAILED and shard.name in scanned.stderr
+    assert not out.exists()
     shard.write_bytes(whole)
-    assert rode.call(*words).returncode == 0
+    done = rode.call(*words)
+    assert done.returncode == 0 and "checksum" not in done.stderr, done.stderr
 
 
 def test_a_token_beyond_the_vocabulary_is_named_when_it_is_read(rode, task, tmp_path):

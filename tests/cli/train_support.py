@@ -63,6 +63,13 @@ def start(rode, *words, **options):
     )
 
 
+def call_here(rode, *words):
+    """As rode.call, in the environment of this moment."""
+    process = start(rode, *words)
+    output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
 def checkpoints(out):
     return sorted((out / "checkpoints").glob("step-*.safetensors"))
 

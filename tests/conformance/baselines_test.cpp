@@ -94,6 +94,7 @@ TEST(BaselineConformance, EachOptionIsTheReferencesAndDiffersVisiblyFromTheDefau
       {"adamw", {{"betas", "0.8,0.95"}}, {}},
       {"adamw", {{"betas", "0.9,0.8"}}, {}},
       {"adamw", {{"eps", "1e-2"}}, {}},
+      {"adamw", {{"maximize", "true"}}, {}},
       {"ademamix", {{"alpha", "8"}}, {}},
       {"ademamix", {{"betas", "0.9,0.999,0.99"}}, {}},
       {"ademamix", {{"warmup_steps", "15"}}, {}},
@@ -108,6 +109,8 @@ TEST(BaselineConformance, EachOptionIsTheReferencesAndDiffersVisiblyFromTheDefau
       {"lion", {{"weight_decay", "3"}, {"lr", "1e-2"}}, {{"lr", "1e-2"}}},
       {"sgd", {{"momentum", "0.5"}}, {}},
       {"sgd", {{"weight_decay", "0.1"}}, {}},
+      {"sgd", {{"nesterov", "true"}}, {}},
+      {"sgd", {{"maximize", "true"}}, {}},
   };
   Judge judge;
   for (const Extents& shape : {Extents{48, 20}, {20, 48}}) {

@@ -9,10 +9,27 @@
 #include "lab/models/functions.h"
 #include "lab/models/recompute.h"
 #include "lab/models_support.h"
+#include "lab/task/model_size.h"
 #include "rode/safetensors.h"
 
 namespace rode::lab {
 namespace {
+
+TEST(Models, HaveAsManyParametersAsTheirShapesSay) {
+  for (const char* kind : {"gpt2", "qwen2", "small-resnet", "resnet50"}) {
+    for (const bool tied : {true, false}) {
+      ModelConfig config = tiny(kind);
+      config.tied = tied;
+      if (config.kind.ends_with("resnet") || config.kind == "resnet50") config.vocab_size = 0;
+      if (config.kind == "small-resnet") config.layers = 5;
+      std::int64_t count = 0;
+      for (const at::Tensor& parameter : make_model(config, 1)->module().parameters()) {
+        count += parameter.numel();
+      }
+      EXPECT_EQ(parameter_count(config), count) << kind;
+    }
+  }
+}
 
 TEST(Checkpointing, GivesThePlainGradientsToTheBit) {
   for (const char* kind : {"gpt2", "qwen2"}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run writes and plans, without Torch: logs, events, folders, schedules, reports.
+// What a run writes and plans, without Torch: logs, events, folders, schedules, progress.
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "lab/report/html_report.h"
 #include "lab/train/append_file.h"
 #include "lab/train/event_file.h"
+#include "lab/train/progress.h"
 #include "lab/train/run_folder.h"
 #include "lab/train/run_lock.h"
 #include "lab/train/run_log.h"
 #include "lab/train/run_plan.h"
-#include "lab/train/trainer.h"
 #include "support.h"
 
 namespace rode::lab {
@@ -260,104 +259,26 @@ TEST(ResolveOptimizer, LetsTheCommandLineWinAndNeedsARate) {
   EXPECT_EQ(resolve_optimizer(task, "soap", {{"lr", "1e-3"}}).optimizer, "soap");
 }
 
-// ---- Reports ----------------------------------------------------------------------------------
-
-TEST(Spread, IsTheSamples) {
-  EXPECT_FALSE(spread_of({}));
-  EXPECT_FALSE(spread_of({2})->deviation);
-  const Spread spread = *spread_of({1, 2, 4});
-  EXPECT_DOUBLE_EQ(spread.mean, 7.0 / 3);
-  EXPECT_NEAR(*spread.deviation, std::sqrt(7.0 / 3), 1e-12);
-}
-
-TEST(Chart, TicksAreRoundAndInside) {
-  EXPECT_EQ(round_ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
-  for (const double tick : round_ticks(-0.31, 0.47, 6)) {
-    EXPECT_GE(tick, -0.31);
-    EXPECT_LE(tick, 0.47);
-  }
-  EXPECT_EQ(round_ticks(3, 3, 6), std::vector<double>{3});
-}
-
-TEST(Chart, DrawsWhatItCanAndEscapesNames) {
-  Chart chart{.title = "a < b", .y_label = "loss", .log_y = true};
-  chart.series = {{"x & y", {{0, 1, 0.5}, {1, NAN, 0}, {2, 0.01, 0.5}, {3, -1, 0}}}, {"none", {}}};
-  const std::string svg = to_svg(chart);
-  EXPECT_MENTIONS(svg, "a &lt; b");
-  EXPECT_MENTIONS(svg, "x &amp; y");
-  EXPECT_EQ(svg.find("nan"), std::string::npos);
-  EXPECT_EQ(svg.find("inf"), std::string::npos);
-  EXPECT_EQ(svg, to_svg(chart));
-}
-
-TEST(Chart, DashesRunsThatDivergedAndKeepsTheRangeOfTheOthers) {
-  Chart chart{.title = "t", .y_label = "loss"};
-  chart.series = {{"a", {{0, 3, 0}, {10, 1, 0}}}, {"b", {{0, 3, 0}, {10, 2, 0}}}};
-  const std::string before = to_svg(chart);
-  EXPECT_EQ(before.find("dasharray"), std::string::npos);
-  chart.series[1].diverged = {{{0, 3, 0}, {4, 1e30, 0}}, {{0, 3, 0}, {6, NAN, 0}}};
-  const std::string svg = to_svg(chart);
-  const auto count = [](const std::string& text, std::string_view part) {
-    int found = 0;
-    for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-    return found;
-  };
-  EXPECT_EQ(count(svg, ">b, diverged<"), 1);  // one entry for both
-  EXPECT_EQ(count(svg, "<path"), 4);
-  EXPECT_EQ(count(svg, "stroke-dasharray"), 3);  // two curves and the entry
-  EXPECT_EQ(count(svg, ">b<"), 1);
-  EXPECT_EQ(svg.find("e+"), std::string::npos);
-  const auto axes = [](const std::string& text) { return text.substr(0, text.find("<path")); };
-  EXPECT_EQ(axes(svg), axes(before));
-  chart.series = {{.name = "c", .diverged = {{{0, 3, 0}, {4, 5, 0}}}}};  // none was finished
-  const std::string alone = to_svg(chart);
-  EXPECT_EQ(count(alone, ">c, diverged<") + count(alone, ">c<"), 1);
-  EXPECT_MENTIONS(alone, ">5<");
-}
-
-TEST(Report, LeavesDivergedRunsOutOfTheMeans) {
-  Comparison comparison{.task = "tiny-lm", .title = "T", .language = true, .optimizers = {}};
-  OptimizerSummary& optimizer = comparison.optimizers.emplace_back();
-  optimizer.name = "adamw";
-  const auto add = [&](const char* status, double loss) {
-    RunSummary& run = optimizer.runs.emplace_back();
-    run.run = some_run();
-    run.result = {{"status", status}, {"final_loss", loss}, {"best_loss", loss}};
-    run.log = {{{"kind", "evaluation"}, {"step", 5}, {"loss", loss}, {"weight_norm", 2.0}},
-               {{"kind", "step"}, {"step", 5}, {"loss", loss}}};
-  };
-  add("finished", 1.0);
-  add("finished", 2.0);
-  add("diverged", 9.0);
-  EXPECT_DOUBLE_EQ(optimizer.of("final_loss")->mean, 1.5);
-  EXPECT_MENTIONS(summary_table(comparison)[1].back(), "1 diverged");
-  const ChartSeries loss = charts_of(comparison).at("validation_loss").series.at(0);
-  ASSERT_EQ(loss.points.size(), 1U);
-  EXPECT_DOUBLE_EQ(loss.points[0].y, 1.5);
-  ASSERT_EQ(loss.diverged.size(), 1U);
-  EXPECT_DOUBLE_EQ(loss.diverged[0].at(0).y, 9.0);
-  const std::string html = html_report(comparison);
-  EXPECT_MENTIONS(html, "1.5000 ± 0.7071");
-  EXPECT_MENTIONS(html, ">adamw, diverged<");
-  EXPECT_EQ(html.find("src="), std::string::npos);  // nothing from elsewhere
-  const Scratch scratch;
-  write_report(comparison, scratch.path());
-  EXPECT_EQ(read_file(scratch / "report.html"), html);
-  EXPECT_EQ(read_json(scratch / "compare.json")["optimizers"][0]["diverged"], 1);
-}
-
 TEST(ProgressLine, ShowsLossRatesSpeedAndTimeLeft) {
   Progress progress{.step = 50, .total = 200, .loss = 1.25};
   progress.eval_loss = 1.5;
-  progress.lr = 1e-3;
-  progress.lr_rho = 2e-3;
-  progress.lr_rest = 3e-3;
+  progress.rates = {.lr = 1e-3, .lr_rho = 2e-3, .lr_rest = 3e-3};
   progress.units_per_second = 12345;
   progress.seconds_left = 3661;
   progress.unit = "tokens";
   EXPECT_EQ(format_progress(progress),
             "[#####...............] 50/200  loss 1.2500  valid 1.5000  lr 1.00e-03 rho 2.00e-03 "
             "rest 3.00e-03  12.3k tokens/s  1:01:01 left");
+  progress.evaluating = {.done = 32, .total = 768};
+  EXPECT_EQ(format_progress(progress),
+            "[#####...............] 50/200  loss 1.2500  valid 1.5000  evaluating 32/768");
+}
+
+TEST(ProgressLine, ShowsNothingThatIsNotKnown) {
+  const Progress start{.step = 0, .total = 200};
+  EXPECT_EQ(format_progress(start), "[....................] 0/200");
+  const Progress evaluated{.step = 0, .total = 200, .eval_loss = 4.5, .evaluated = true};
+  EXPECT_EQ(format_progress(evaluated), "[....................] 0/200  valid 4.5000");
 }
 
 }  // namespace

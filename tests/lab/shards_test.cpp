@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token shards and their folders: layout, refusals, tokens.json.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <vector>
 
+#include "lab/data/sequence_source.h"
 #include "lab/data/text_reader.h"
 #include "lab/data/token_folder.h"
 #include "lab/support.h"
@@ -109,17 +112,20 @@ TEST(TokenFolder, NoticesAMissingShardAndAnInterruptedWriter) {
   std::filesystem::remove(scratch / "train_000001.bin");
   EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
                   "records 3 of 25");
-  {
-    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, true});
-    writer.append(counting(15));  // never finished
-  }
+  // As finish() would leave it, ended between its two descriptions.
+  TokenInfo unrecorded = bytes_info();
+  write_token_info(scratch.path(), unrecorded);
   EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
                   "interrupted");
 }
 
 TEST(TokenFolder, DoesNotMixTokenizersNorOverwriteUnasked) {
   const Scratch scratch;
-  TokenFolderWriter(scratch.path(), bytes_info(), {"train", 10, false}).finish();
+  {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+    writer.append(counting(3));
+    writer.finish();
+  }
   TokenInfo other = bytes_info();
   other.tokenizer = "gpt2";
   EXPECT_MENTIONS(
@@ -129,6 +135,45 @@ TEST(TokenFolder, DoesNotMixTokenizersNorOverwriteUnasked) {
                     TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
                   }),
                   "--overwrite");
+}
+
+// Every file below a folder, with its contents.
+std::map<std::string, std::string> contents(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    found[entry.path().string()] = entry.is_regular_file() ? read_file(entry.path()) : "folder";
+  }
+  return found;
+}
+
+TEST(TokenFolder, LeavesNothingWhereWritingFails) {
+  const Scratch scratch;
+  const std::filesystem::path fresh = scratch / "a/b";
+  const auto fails = [&](const std::filesystem::path& folder, bool overwrite) {
+    TokenFolderWriter writer(folder, bytes_info(), {"train", 10, overwrite});
+    writer.append(counting(25));  // never finished
+  };
+  fails(fresh, false);
+  EXPECT_TRUE(contents(scratch.path()).empty());
+  EXPECT_MENTIONS(
+      error_of([&] { TokenFolderWriter(fresh, bytes_info(), {"train", 10, false}).finish(); }),
+      "no tokens for the split 'train'");
+  EXPECT_TRUE(contents(scratch.path()).empty());
+  {
+    TokenFolderWriter writer(fresh, bytes_info(), {"train", 10, false});
+    writer.append(counting(15));
+    writer.finish();
+  }
+  const auto before = contents(scratch.path());
+  fails(fresh, true);
+  EXPECT_EQ(contents(scratch.path()), before);
+  {
+    TokenFolderWriter writer(fresh, bytes_info(), {"train", 10, true});
+    writer.append(counting(5));
+    writer.finish();
+  }
+  EXPECT_EQ(TokenFolder(fresh, "train").tokens(), 5U);
+  EXPECT_EQ(contents(fresh).size(), 2U) << "one shard and tokens.json";
 }
 
 TEST(TokenFolder, ComparesTheVocabularyWithTheModel) {
@@ -152,9 +197,81 @@ TEST(TokenFolder, RefusesADamagedDescription) {
   }
 }
 
+// Two shards of which the first has several blocks.
+void write_two_shards(const Scratch& scratch) {
+  TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 200'000, false});
+  for (std::uint16_t i = 0; i < 200; ++i) writer.append(std::vector<std::uint16_t>(1250, i));
+  EXPECT_TRUE(writer.finish().checksums);
+}
+
+void flip_bit(const std::filesystem::path& path, std::size_t byte, int bit) {
+  std::string bytes = read_file(path);
+  bytes[byte] = static_cast<char>(bytes[byte] ^ (1 << bit));
+  write_file(path, bytes);
+}
+
+TEST(TokenFolder, ADamagedTokenIsNamedWhenItIsReadAndNoOtherPartIsReadForIt) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  const std::size_t damaged = 1024 + 2 * 150'000;  // in the fifth block of the first shard
+  flip_bit(scratch / "train_000000.bin", damaged, 3);
+  const ShardSequences sequences(TokenFolder(scratch.path(), "train"), 1000, 257);
+  EXPECT_EQ(sequences.note(), "");
+  std::vector<std::int64_t> window(1001);
+  for (const std::uint64_t whole : {0, 100, 199, 240}) sequences.read(whole, window);
+  const std::string error = error_of([&] { sequences.read(150, window); });
+  for (const char* word : {"train_000000.bin", "bytes 262144 to 327680", "expected", "restore"}) {
+    EXPECT_MENTIONS(error, word);
+  }
+  EXPECT_EQ(error_of([&] { sequences.read(150, window); }), error);  // again, not only once
+}
+
+TEST(TokenFolder, ADamagedHeaderDescriptionOrListOfChecksumsIsFoundAtOpening) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  const auto opening = [&] {
+    return error_of([&] { const TokenFolder folder(scratch.path(), "train"); });
+  };
+  ASSERT_EQ(opening(), "");
+  for (const char* name : {"train_000001.bin", "tokens.json", "checksums.safetensors"}) {
+    const std::string good = read_file(scratch / name);
+    for (std::size_t byte = 0; byte < std::min<std::size_t>(good.size(), 1024); byte += 5) {
+      flip_bit(scratch / name, byte, static_cast<int>(byte % 8));
+      EXPECT_MENTIONS(opening(), name) << "byte " << byte;
+      write_file(scratch / name, good);
+    }
+  }
+  std::filesystem::remove(scratch / "checksums.safetensors");
+  EXPECT_MENTIONS(opening(), "'checksums.safetensors' is missing");
+}
+
+TEST(TokenFolder, ShardsWithoutChecksumsAreReadWithANote) {
+  const Scratch scratch;
+  write_two_shards(scratch);
+  std::filesystem::remove(scratch / "tokens.json");
+  EXPECT_MENTIONS(TokenFolder(scratch.path(), "train").note(), "have no checksums");
+}
+
+TEST(TokenFolder, ASplitThatIsMadeAgainKeepsTheChecksumsOfTheOthers) {
+  const Scratch scratch;
+  for (const char* split : {"train", "valid", "train"}) {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {split, 10, true});
+    writer.append(counting(split[0] == 't' ? 12 : 3));
+    writer.finish();
+  }
+  for (const char* split : {"train", "valid"}) {
+    const TokenFolder folder(scratch.path(), split);
+    EXPECT_EQ(folder.note(), "");
+    for (const TokenShard& shard : folder.shards()) shard.check(0, shard.tokens().size());
+  }
+}
+
 std::vector<std::string> documents(DocumentRule rule, std::string_view text, std::size_t piece) {
   std::vector<std::string> found;
-  DocumentSplitter splitter(rule, [&](std::string_view document) { found.emplace_back(document); });
+  DocumentSplitter splitter(rule, [&](std::string_view part, bool begins) {
+    if (begins) found.emplace_back();
+    found.back() += part;
+  });
   for (std::size_t at = 0; at < text.size(); at += piece) splitter.push(text.substr(at, piece));
   splitter.finish();
   return found;
@@ -171,6 +288,26 @@ TEST(Documents, AreTheSameHoweverTheTextArrives) {
     EXPECT_EQ(documents(DocumentRule::file, text, piece), (std::vector<std::string>{text}));
   }
   EXPECT_TRUE(documents(DocumentRule::file, "", 1).empty());
+}
+
+TEST(Documents, KeepNoLineThatIsTooLongToBeAMarker) {
+  const std::string text = "a\n\n" + std::string(3 * kLongestMarker, 'x') + "\nb\n";
+  std::size_t longest = 0;
+  std::string whole;
+  std::size_t number = 0;
+  DocumentSplitter splitter(DocumentRule::blank, [&](std::string_view part, bool begins) {
+    longest = std::max(longest, part.size());
+    whole += part;
+    number += begins ? 1 : 0;
+  });
+  constexpr std::size_t kPiece = 1000;
+  for (std::size_t at = 0; at < text.size(); at += kPiece) {
+    splitter.push(std::string_view(text).substr(at, kPiece));
+  }
+  splitter.finish();
+  EXPECT_EQ(whole, text);
+  EXPECT_EQ(number, 2U);
+  EXPECT_LE(longest, kLongestMarker + kPiece);
 }
 
 }  // namespace

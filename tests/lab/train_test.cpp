@@ -43,6 +43,75 @@ TEST_P(Resume, OfAStoppedRunIsTheSameToTheBit) {
 }
 INSTANTIATE_TEST_SUITE_P(Optimizers, Resume, testing::Values("rode", "muon-rms", "soap", "adamw"));
 
+// Dropout has drawn and BatchNorm has counted when a batch is dropped between two of its parts.
+TEST(Training, ABatchThatIsDroppedHalfWayLeavesNoTrace) {
+  const Scratch scratch;
+  Task images = load_task("tiny-vision");
+  images.train.steps = 3;
+  images.train.warmup = 1;
+  images.train.batch = 8;
+  images.train.accumulate = 4;
+  images.train.eval_interval = 3;
+  images.data.train_samples = 36;
+  images.data.eval_samples = 8;
+  Task words = small_task("accumulate = 4\n", "dropout = 0.1\n");
+  words.train.steps = 3;
+  words.train.warmup = 1;
+  for (const Task& task : {words, images}) {
+    TrainOptions options = options_for(task, "adamw", scratch / (task.name + "-whole"));
+    Trainer(options).run();
+    const Left whole(options.out);
+    options.out = scratch / task.name;
+    options.resume = true;
+    int questions = -1;  // since the first step
+    TrainHooks hooks;
+    hooks.progress = [&](const Progress& progress) {
+      if (progress.step == 1) questions = 0;
+    };
+    hooks.stop = [&] { return questions >= 0 && ++questions == 3; };
+    const TrainOutcome stopped = Trainer(options, hooks).run();
+    ASSERT_EQ(stopped.status, TrainStatus::interrupted);
+    EXPECT_EQ(stopped.step, 1);  // the third question is inside of the second step
+    EXPECT_EQ(RunFolder(options.out).checkpoints().back(), 1);
+    EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
+    expect_same(Left(options.out), whole);
+  }
+}
+
+TEST(Training, TellsOnlyWhatIsKnownAndHowFarAnEvaluationIs) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task("accumulate = 4\n"), "rode", scratch / "run");
+  options.until = 2;
+  std::vector<Progress> told;
+  TrainHooks hooks;
+  hooks.progress = [&](const Progress& progress) { told.push_back(progress); };
+  Trainer(options, hooks).run();
+  ASSERT_EQ(told.size(), 6U);  // 2, 2 and 2 of 6 samples, the evaluation, two steps
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_FALSE(told[i].loss || told[i].rates || told[i].units_per_second || told[i].seconds_left);
+    EXPECT_EQ(told[i].eval_loss.has_value(), i == 3);
+    EXPECT_EQ(told[i].evaluating.has_value(), i < 3);
+  }
+  EXPECT_EQ(told[1].evaluating->done, 4);
+  EXPECT_EQ(told[1].evaluating->total, 6);
+  EXPECT_TRUE(told[4].loss && told[4].rates && told[4].units_per_second && told[4].seconds_left);
+}
+
+TEST(Training, WhatTorchRefusesIsToldWithARemedyAndWithoutAStackTrace) {
+  const Scratch scratch;
+  Task task = small_task();
+  task.model.mlp_width = std::int64_t{1} << 43;  // beyond any address space
+  const TrainOptions options = options_for(task, "adamw", scratch / "run");
+  const std::string error = error_of([&] { Trainer trainer(options); });
+  EXPECT_MENTIONS(error, "out of memory: ");
+  EXPECT_MENTIONS(error, " bytes were asked for");
+  EXPECT_MENTIONS(error, "lower batch");
+  for (const char* raw : {"\n", "alloc_cpu", "Exception raised", "frame #"}) {
+    EXPECT_EQ(error.find(raw), std::string::npos) << error;
+  }
+  EXPECT_FALSE(std::filesystem::exists(options.out));
+}
+
 TEST(Training, ImagesAreResumedWithTheirStatistics) {
   const Scratch scratch;
   Task task = load_task("tiny-vision");

@@ -173,7 +173,8 @@ class DeferredCpu final : public Backend {
       near.active = near.active && far.active;
       copy_results(far, near);
     });
-    return {last_.refused, done_, last_.refused_steps, parameter_};
+    return {last_.refused,          done_, last_.refused_steps, parameter_, last_.spoiled_steps,
+            last_.spoiled_parameter};
   }
 
   bool deferred() const override { return true; }

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "support/backend_under_test.h"
+#include "support/run_all_tests.h"
 
 namespace {
 
@@ -36,16 +37,20 @@ int main(int argc, char** argv) {
   const std::string name = asked_for(argc, argv);
   if (name != "cpu" && name != "cuda") {
     std::fprintf(stderr, "--backend %s: expected cpu or cuda\n", name.c_str());
-    return 2;
+    return rode::test::kUsage;
   }
   // Listing must not need the device.
   if (!testing::GTEST_FLAG(list_tests)) {
     rode::test::set_tested_device(name == "cuda" ? rode::Device::cuda : rode::Device::cpu);
     if (!rode::test::device_problem().empty()) {
+      if (name == "cpu") {  // every machine has one: a defect, nothing to skip for
+        std::fprintf(stderr, "no usable cpu device: %s\n", rode::test::device_problem().c_str());
+        return EXIT_FAILURE;
+      }
       std::printf("no usable %s device, every test is skipped: %s\n", name.c_str(),
                   rode::test::device_problem().c_str());
       testing::UnitTest::GetInstance()->listeners().Append(new SkipWithoutDevice);
     }
   }
-  return RUN_ALL_TESTS();
+  return rode::test::run_all_tests();
 }

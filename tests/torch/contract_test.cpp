@@ -110,6 +110,30 @@ std::string load_error(Optimizer& optimizer, const std::string& bytes) {
   return error_of([&] { ::torch::load(optimizer, in); });
 }
 
+TEST(Archives, ThatAreDamagedAreRefusedAndChangeNothing) {
+  const std::vector<Tensor> p = make_parameters();
+  RODE saver(p, 0.25);
+  set_grads(p, 0);
+  saver.step();
+  const std::string good = saved(saver);
+  // Torch itself checks nothing of the values, so these must be found: a part of a state's bytes.
+  const Tensor momentum = saver.state_tensor(p[0], "momentum").contiguous();
+  const std::string bytes(static_cast<const char*>(momentum.const_data_ptr()), momentum.nbytes());
+  const std::size_t at = good.find(bytes);
+  ASSERT_NE(at, std::string::npos);
+  const std::vector<Tensor> q = make_parameters();
+  RODE loader(q, 0.25);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    std::string bad = good;
+    bad[at + i] = static_cast<char>(bad[at + i] ^ (1 << (i % 8)));
+    const std::string error = load_error(loader, bad);
+    EXPECT_NE(error.find("it was damaged"), std::string::npos) << "byte " << i << ": " << error;
+  }
+  EXPECT_EQ(loader.steps_done(), 0);
+  EXPECT_EQ(load_error(loader, good), "");
+  EXPECT_EQ(loader.steps_done(), 1);
+}
+
 TEST(Archives, ThatDoNotBelongHereAreRefusedAndChangeNothing) {
   const std::vector<Tensor> p = make_parameters(), q = make_parameters();
   RODE saver(p, 0.25);
@@ -180,7 +204,7 @@ TEST(Groups, AddedLaterKeepTheStateOfTheOthers) {
 
   const std::string refused =
       error_of([&] { optimizer.add_param_group({{p[2]}, std::make_unique<RODEOptions>(-1.0)}); });
-  EXPECT_TRUE(holds(refused, "'lr' = '-1'")) << refused;
+  EXPECT_TRUE(holds(refused, "'lr': expected a number >= 0, got '-1'")) << refused;
   EXPECT_EQ(optimizer.param_groups().size(), 2U);
   const std::string foreign =
       error_of([&] { optimizer.add_param_group({{p[2]}, std::make_unique<MuonOptions>()}); });
@@ -246,7 +270,7 @@ TEST(Errors, NameTheParameterAndTheRemedy) {
   named.names.pop_back();
   EXPECT_TRUE(holds(error_of([&] { RODE unnamed(p, named); }), "2 names"));
   const std::string rate = error_of([&] { RODE refused(p, -0.5); });
-  EXPECT_TRUE(holds(rate, "'lr' = '-0.5'")) << rate;
+  EXPECT_TRUE(holds(rate, "'lr': expected a number >= 0, got '-0.5'")) << rate;
   // State that another rule left, under other keys.
   SGD sgd(p);
   set_grads(p, 0);
@@ -261,6 +285,31 @@ TEST(Errors, NameTheParameterAndTheRemedy) {
 // ---- Routing ----------------------------------------------------------------------------------
 
 using Names = std::vector<std::string>;
+
+TEST(Errors, OfABadGradientMayBeSkippedAndThoseOfWeightsMayNot) {
+  std::vector<Tensor> p = make_parameters();
+  AdamW optimizer(p);
+  optimizer.set_on_non_finite(OnBadGradient::skip);
+  set_grads(p, 0);
+  p[1].mutable_grad()[0][0] = NAN;
+  const std::vector<Tensor> before = copies(p);
+  optimizer.step();
+  EXPECT_FALSE(same_bits(p[0], before[0]));
+  EXPECT_TRUE(same_bits(p[1], before[1]));
+
+  // A weight that is stepped through a copy: torch sees the result of a step that overflowed.
+  Tensor wide = wave({6, 4}, 1).t().requires_grad_();
+  SGD spoiling(std::vector<Tensor>{wide}, SGDOptions(3e38));
+  wide.mutable_grad() = at::full({4, 6}, 100.0F);
+  try {
+    spoiling.step();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::non_finite) << error.what();
+    EXPECT_TRUE(error.changed()) << error.what();
+  }
+  EXPECT_FALSE(at::isfinite(wide).all().item<bool>());
+}
 
 TEST(Routing, GoesByTheTypesOfModules) {
   LanguageModel model;

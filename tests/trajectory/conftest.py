@@ -14,7 +14,7 @@ import harness  # noqa: E402
 
 @pytest.fixture(scope="session")
 def binary():
-    path = harness.binary_path()
+    path = harness.step_binary_path()
     if path.is_file():
         return path
     message = f"no binary at {path}: build it, or set RODE_BIN"

@@ -25,6 +25,11 @@ def binary_path():
     return path if path.is_absolute() else ROOT / path
 
 
+def step_binary_path():
+    """The program for tests that only step: RODE_STEP_BIN may name one that loads no LibTorch."""
+    return ROOT / os.environ.get("RODE_STEP_BIN", binary_path())
+
+
 def option_text(value):
     if isinstance(value, bool):
         return "true" if value else "false"

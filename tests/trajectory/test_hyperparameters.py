@@ -159,6 +159,7 @@ CASES = {
         ("betas", (0.5, 0.95), {}, matrices),
         ("betas", (0.9, 0.6), {}, matrices),
         ("eps", 1e-2, {}, matrices),
+        ("maximize", True, {}, matrices),
         *REST_SAME_RULE,
     ],
     "adafactor": [
@@ -184,6 +185,8 @@ CASES = {
         ("weight_decay", 0.1, {}, matrices),
         ("momentum", 0.5, {}, matrices),
         ("momentum", 0.0, {}, matrices),
+        ("nesterov", True, {}, matrices),
+        ("maximize", True, {"weight_decay": 0.1}, matrices),
         *REST_SAME_RULE,
     ],
 }

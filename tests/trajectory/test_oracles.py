@@ -31,6 +31,11 @@ def test_plain_adamw_and_sgd_equal_pytorch():
     pairs = [
         (AdamW(w, 1e-2, 0.1, (0.9, 0.95), 1e-3), torch_adamw(w, 1e-2, 0.1, (0.9, 0.95), 1e-3)),
         (Sgd(w, 0.1, 5e-2, 0.9), torch_sgd(w, 0.1, 5e-2, 0.9)),
+        (Sgd(w, 0.1, 5e-2, 0.9, True, True), torch_sgd(w, 0.1, 5e-2, 0.9, True, True)),
+        (
+            AdamW(w, 1e-2, 0.1, (0.9, 0.95), 1e-3, True),
+            torch_adamw(w, 1e-2, 0.1, (0.9, 0.95), 1e-3, True),
+        ),
     ]
     for plain, by_torch in pairs:
         a, b = run(plain, p), run(by_torch, p)

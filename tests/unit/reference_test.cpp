@@ -220,6 +220,20 @@ TEST(ReferenceSgd, TwoStepsByHandWithCoupledDecay) {
   EXPECT_DOUBLE_EQ(walk.w.data[0], 0.86 - 0.2 * 7.66);
 }
 
+TEST(ReferenceSgd, TwoStepsByHandWithNesterovUphill) {
+  Walk walk("sgd",
+            {{"lr", "0.1"},
+             {"weight_decay", "0.5"},
+             {"momentum", "0.9"},
+             {"nesterov", "true"},
+             {"maximize", "true"}},
+            Tensor{{1}, {2.0}});
+  walk.step(Tensor{{1}, {3.0}});  // d = -3 + 1 = -2 = B, W = 2 + 0.1 (2 + 1.8)
+  EXPECT_DOUBLE_EQ(walk.w.data[0], 2.38);
+  walk.step(Tensor{{1}, {3.0}});  // d = -1.81, B = -1.8 - 1.81, W = 2.38 + 0.1 (1.81 + 3.249)
+  EXPECT_DOUBLE_EQ(walk.w.data[0], 2.8859);
+}
+
 TEST(ReferenceAdEMAMix, FirstStepByHandWithAndWithoutWarmup) {
   const Settings settings{
       {"lr", "0.1"}, {"weight_decay", "0.5"}, {"betas", "0.9,0.99,0.999"}, {"alpha", "2"},

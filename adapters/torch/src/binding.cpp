@@ -133,7 +133,8 @@ class EngineOptimizer::Binding::States {
 
 EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                                   const std::vector<const GroupOptions*>& options,
-                                  ParamStates& states, std::int64_t steps_done) {
+                                  ParamStates& states, std::int64_t steps_done,
+                                  OnBadGradient on_non_finite) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<at::Tensor>& params = groups[g].params();
     const std::vector<std::string>& names = options[g]->names;
@@ -163,6 +164,7 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
     engine.stream = stream_;
   }
   engine.threads = at::get_num_threads();
+  engine.on_non_finite = on_non_finite;
   engine.on_missing = OnBadGradient::skip;  // as torch.optim does
   engine.state_memory = [&memory](std::string_view parameter, std::string_view key,
                                   const Shape& shape, DType dtype) {
@@ -304,7 +306,16 @@ void EngineOptimizer::Binding::step() {
   for (Slot& slot : slots_) {
     if (slot.copy.defined()) slot.copy.copy_(slot.parameter);
   }
-  engine_->step();
+  try {
+    engine_->step();
+  } catch (const Error& error) {
+    if (error.changed()) write_back();
+    throw;
+  }
+  write_back();
+}
+
+void EngineOptimizer::Binding::write_back() {
   for (Slot& slot : slots_) {
     if (slot.grad == nullptr) continue;  // left alone
     if (slot.copy.defined()) slot.parameter.copy_(slot.copy);

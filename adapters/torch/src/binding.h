@@ -20,7 +20,7 @@ class EngineOptimizer::Binding {
   // Throws, and then `states` is as it was.
   Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
           const std::vector<const GroupOptions*>& options, ParamStates& states,
-          std::int64_t steps_done);
+          std::int64_t steps_done, OnBadGradient on_non_finite);
 
   // Binds weights that moved. False: parameters or state are others than at the start.
   bool follow(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
@@ -51,6 +51,7 @@ class EngineOptimizer::Binding {
   Parameter view(const Slot& slot, Layout layout) const;
   void follow_grads(std::vector<at::Tensor>& kept);
   void bind_grad(std::size_t index, const void* data, DType dtype);
+  void write_back();  // what torch must see of a step
 
   c10::Device device_{c10::kCPU};
   std::vector<std::size_t> sizes_;  // parameters a group

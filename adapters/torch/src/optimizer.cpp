@@ -6,6 +6,7 @@
 
 #include <torch/serialize/archive.h>
 
+#include "archive_checksum.h"
 #include "binding.h"
 #include "rode/error.h"
 #include "tensors.h"
@@ -36,6 +37,19 @@ std::int64_t read_count(InputArchive& archive, const std::string& key) {
   if (!value.isInt() || value.toInt() < 0)
     throw mismatch("the archive's '" + key + "' is no count");
   return value.toInt();
+}
+
+// What was read must be what was written; archives of older versions have no checksum.
+void verify(InputArchive& archive, const std::string& expected) {
+  c10::IValue found;
+  if (!archive.try_read("checksum", found)) {
+    TORCH_WARN("the archive has no checksum; damage to it would not be noticed");
+  } else if (!found.isString() || found.toStringRef() != expected) {
+    throw Error(ErrorKind::file, "load",
+                "the archive's contents give checksum '" + expected + "'; expected '" +
+                    (found.isString() ? found.toStringRef() : std::string()) +
+                    "', which it carries; it was damaged: restore it from a copy");
+  }
 }
 
 const GroupOptions& options_of(const OptimizerParamGroup& group) {
@@ -121,6 +135,12 @@ void EngineOptimizer::drop() {
   binding_.reset();
 }
 
+void EngineOptimizer::set_on_non_finite(OnBadGradient policy) {
+  if (policy == on_non_finite_) return;
+  drop();
+  on_non_finite_ = policy;
+}
+
 void EngineOptimizer::bind() {
   std::vector<const GroupOptions*> options;
   for (std::size_t g = 0; g < param_groups_.size(); ++g) options.push_back(&adopted(g));
@@ -130,7 +150,7 @@ void EngineOptimizer::bind() {
   }
   if (follows) return;
   drop();
-  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_);
+  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_, on_non_finite_);
 }
 
 at::Tensor EngineOptimizer::step(LossClosure closure) {
@@ -166,6 +186,10 @@ at::Tensor EngineOptimizer::state_tensor(const at::Tensor& parameter, std::strin
 
 // Parameters by their place: what LibTorch keys by, the address, means nothing in another process.
 void EngineOptimizer::save(OutputArchive& archive) const {
+  std::vector<const GroupOptions*> views;
+  for (const OptimizerParamGroup& group : param_groups_) views.push_back(&options_of(group));
+  archive.write("checksum",
+                c10::IValue(archive_checksum(steps_done(), param_groups_, views, state_)));
   archive.write("steps_done", c10::IValue(steps_done()));
   archive.write("groups", c10::IValue(static_cast<std::int64_t>(param_groups_.size())));
   std::size_t index = 0;
@@ -232,7 +256,8 @@ void EngineOptimizer::load(InputArchive& archive) {
   // The engine itself judges whether the state fits; until it has, nothing here has changed.
   std::vector<const GroupOptions*> views;
   for (const auto& own : options) views.push_back(dynamic_cast<const GroupOptions*>(own.get()));
-  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps);
+  verify(archive, archive_checksum(steps, param_groups_, views, states));
+  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps, on_non_finite_);
   drop();
   binding_ = std::move(binding);
   state_ = std::move(states);

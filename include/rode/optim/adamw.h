@@ -7,6 +7,7 @@
 //   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
 //   W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
+// maximize: g is the negated gradient.
 // The rest takes the same rule with lr_rest and weight_decay_rest.
 // Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
 #pragma once
@@ -24,6 +25,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
   Betas betas = {0.9, 0.95};
   double eps = 1e-8;
+  bool maximize = false;
   double lr_rest = 2.988e-3;
   double weight_decay_rest = 9e-4;
   StorageOptions storage = {};

@@ -3,8 +3,9 @@
 //
 //   d  = g + weight_decay W
 //   B <- momentum * B + d        (B = d at the first step: B starts at 0)
-//   W <- W - lr B
+//   W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 //
+// maximize: g is the negated gradient.
 // The rest takes the same rule with lr_rest and weight_decay_rest.
 // Deviations: none. State: 4 bytes a parameter.
 #pragma once
@@ -21,6 +22,8 @@ struct SgdOptions {
   double lr = 1e-1;
   double weight_decay = 5e-4;
   double momentum = 0.9;
+  bool nesterov = false;
+  bool maximize = false;
   double lr_rest = 1e-1;
   double weight_decay_rest = 5e-4;
   StorageOptions storage = {};

@@ -244,7 +244,7 @@ void CpuBackend::measure(JobList& jobs) {
       job.sums.ww = sum[0];
       job.weight_finite = std::isfinite(sum[0]) && std::isfinite(sum[3]);
     } else if (index < soap_from) {
-      // add_products saw (previous, momentum, gradient) as (w, b, g).
+      // add_products saw (previous or W, momentum, gradient) as (w, b, g).
       static_cast<MuonJob&>(job).products = {sum[3], sum[4], sum[5], sum[1], sum[2], sum[0]};
       job.weight_finite = std::isfinite(sum[3]) && std::isfinite(sum[0]);
     }
@@ -285,6 +285,10 @@ void CpuBackend::step(JobList& jobs, const StepContext& context) {
   }
   update(context);
   fetched_.done = context.step + 1;
+  const std::int64_t spoiled = spoiled_parameter(jobs);
+  if (spoiled < 0) return;
+  ++fetched_.spoiled_steps;
+  fetched_.spoiled_parameter = spoiled;
 }
 
 void CpuBackend::update(const StepContext& context) {

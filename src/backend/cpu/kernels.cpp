@@ -2,9 +2,6 @@
 // The fp32 loops; each is compiled once an instruction set.
 #include "backend/cpu/kernels.h"
 
-#include <cstddef>
-#include <utility>
-
 #include "backend/cpu/versions.h"
 #include "rules/muon_rule.h"
 #include "rules/newton_schulz_rule.h"
@@ -28,23 +25,6 @@ using DoubleLanes __attribute__((vector_size(kLanes * sizeof(double)))) = double
 #define RODE_SUM(lanes)                                      \
   ((((lanes)[0] + (lanes)[4]) + ((lanes)[1] + (lanes)[5])) + \
    (((lanes)[2] + (lanes)[6]) + ((lanes)[3] + (lanes)[7])))
-
-// Inlined into every version of its caller. The moments of an element are spelled out, not looped
-// over, so that they are registers before the loop is vectorised.
-template <class Rule, std::size_t... I>
-[[gnu::always_inline]] inline void element_loop(const typename Rule::Coefficients& c,
-                                                const float* w, const float* g,
-                                                float* const* moments, float* out, std::int64_t n,
-                                                std::index_sequence<I...>) {
-  const typename Rule::Coefficients k = c;
-  float* const arrays[] = {moments[I]...};
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) {
-    float own[] = {arrays[I][i]...};
-    out[i] = Rule::element(k, w[i], g[i], own);
-    ((arrays[I][i] = own[I]), ...);
-  }
-}
 
 }  // namespace
 
@@ -196,17 +176,6 @@ void combine(float* out, float a, const float* x, float b, const float* y, std::
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) out[i] = a * x[i] + b * y[i];
 }
-
-// One overload per rule, not a template: a template cannot have versions.
-#define RODE_DEFINE_RUN(Rule)                                                                   \
-  RODE_VERSIONS                                                                                 \
-  void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g,         \
-                    float* const* moments, float* out, std::int64_t n) {                        \
-    element_loop<rules::Rule>(c, w, g, moments, out, n,                                         \
-                              std::make_index_sequence<rules::Rule::kMoments>());               \
-  }
-RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
-#undef RODE_DEFINE_RUN
 
 RODE_VERSIONS
 void widen(const std::uint16_t* half, float* out, std::int64_t n) {

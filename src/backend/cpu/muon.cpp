@@ -48,12 +48,15 @@ NsPlan plan(const MuonJob& job, bool batched) {
 
 void measure_chunk(const MuonJob& job, std::int64_t chunk, double* out) {
   const bool mars = job.constants->mars;
+  const bool constrained = job.constants->constraint != MuonConstraint::none;
   float p_tile[kTile], g_tile[kTile], b_tile[kTile];
   for_tiles(job.geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
     const float* b = read(job.momentum, stored, n, b_tile);
     const float* g = read(job.grad, stored, n, g_tile);
     if (mars) {
       add_products(read(job.previous, stored, n, p_tile), b, g, n, out);
+    } else if (constrained) {
+      add_products(read(job.weight, stored, n, p_tile), b, g, n, out);
     } else {
       out[3] += sum_of_squares(b, n);
       out[4] += dot(b, g, n);
@@ -89,23 +92,9 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     wo = inner_product(team, kernel.kernel, sphere, scratch.partial, &oo);
   }
 
-  // sums.ww comes from this pass, except where the constraint needs it before.
   const std::int64_t chunks = chunk_count(job.geometry.numel());
   double* squares = scratch.partial + chunks;
-  const auto weight_norm = [&] {
-    team.run(chunks, [&](std::int64_t chunk) {
-      float w_tile[kTile];
-      double own = 0;
-      for_tiles(job.geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
-        own += sum_of_squares(read(job.weight, stored, n, w_tile), n);
-      });
-      squares[chunk] = own;
-    });
-    double ww = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) ww += squares[chunk];
-    return ww;
-  };
-  double ww = constrained ? weight_norm() : 0;
+  double ww = constrained ? job.products.pp : 0;  // measured in p's place
   const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
   job.held = constrained && !(radius > 0);
   const rules::MuonWrite out =

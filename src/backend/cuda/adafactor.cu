@@ -13,6 +13,7 @@
 #include "backend/cuda/adafactor_steps.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/spoiled.cuh"
 #include "backend/cuda/device/weights.cuh"
 
 namespace rode::cuda {
@@ -327,6 +328,7 @@ __global__ void __launch_bounds__(kThreads) report(AdafactorArgs args) {
   if (threadIdx.x != 0) return;
   args.results[blockIdx.x].ww = sums[0];
   args.results[blockIdx.x].dd = sums[1];
+  note_end(*args.control, args.jobs[blockIdx.x].parameter, sums[0], sums[1]);
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ void AdafactorSteps::refresh(const std::deque<AdafactorJob>& jobs, cudaStream_t 
   uploads_.send(device_tasks_, stream);
 }
 
-void AdafactorSteps::enqueue(const Control* control, const JobEntry* entries, JobResult* results,
+void AdafactorSteps::enqueue(Control* control, const JobEntry* entries, JobResult* results,
                              cudaStream_t stream) const {
   const auto rows = [](const DeviceBuffer& table, std::size_t size) {
     return static_cast<std::int64_t>(table.bytes() / size);

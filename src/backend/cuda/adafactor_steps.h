@@ -68,7 +68,7 @@ struct AdafactorArgs {
   double* squares;                // of the updates, one a chunk
   double* sums;                   // ww and dd, a pair a chunk
   rules::AdafactorWrite* writes;  // one a task
-  const Control* control;
+  Control* control;
   JobResult* results;  // one a task
 };
 
@@ -83,7 +83,7 @@ class AdafactorSteps {
   // After the gate, which has advanced the counters of live jobs. `entries`, `results`: of
   // the first of these jobs. Reads nothing on the host, and launches the same in every step: it
   // may be captured.
-  void enqueue(const Control* control, const JobEntry* entries, JobResult* results,
+  void enqueue(Control* control, const JobEntry* entries, JobResult* results,
                cudaStream_t stream) const;
   std::size_t workspace_bytes() const;
 

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace rode::cuda {
 
+inline constexpr std::int32_t kNoParameter = std::numeric_limits<std::int32_t>::max();
+
 // Kernels that run after the gate (settle.cu) may rely on `step`, `multiplier` and `refused`
-// of the step in progress; nobody but the gate and the setters (control.cu) writes here.
+// of the step in progress; nobody but the gate and the setters (control.cu) writes here, except
+// that whoever sums up a job lowers `spoiled` (device/spoiled.cuh).
 struct Control {
   double multiplier;               // on lr, lr_rho and lr_rest
   std::int64_t step;               // of the step in progress, from 0; selects the random stream
@@ -16,6 +20,9 @@ struct Control {
   std::int64_t refused_parameter;  // of the first bad job of the latest one; -1: none yet
   std::int32_t refuse_all;         // a bad gradient leaves every job alone, not only its own
   std::int32_t refused;            // the last step was
+  std::int64_t spoiled_steps;      // steps before the last that left weights not finite
+  std::int32_t spoiled_parameter;  // the first such parameter of the latest of them; -1: none yet
+  std::int32_t spoiled;            // of the last step, or kNoParameter
 };
 
 }  // namespace rode::cuda

@@ -162,7 +162,13 @@ Fetched CudaBackend::fetch(JobList& jobs) {
   const JobTables::Report report = tables_->report(stream_);
   const Control& control = *report.control;
   const bool refused = control.refused != 0;
-  const Fetched fetched{refused, control.done, control.refused_steps, control.refused_parameter};
+  const bool spoiled = control.spoiled != kNoParameter;
+  const Fetched fetched{refused,
+                        control.done,
+                        control.refused_steps,
+                        control.refused_parameter,
+                        control.spoiled_steps + (spoiled ? 1 : 0),
+                        spoiled ? control.spoiled : control.spoiled_parameter};
   if (!stepped_) return fetched;
 
   const JobResult* next = report.results;

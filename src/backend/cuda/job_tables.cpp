@@ -201,6 +201,8 @@ void JobTables::place(cudaStream_t stream) {
   initial.multiplier = 1;
   initial.refuse_all = 1;
   initial.refused_parameter = -1;
+  initial.spoiled_parameter = -1;
+  initial.spoiled = kNoParameter;
   reported_.upload(&initial, sizeof(initial), stream);
 
   const auto chunks = static_cast<std::size_t>(chunk_count_);

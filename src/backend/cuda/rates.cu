@@ -9,6 +9,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/chain.cuh"
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/spoiled.cuh"
 #include "backend/cuda/launches.h"
 
 namespace rode::cuda {
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__(kThreads) finish(StepView view) {
   // RODE's was measured.
   const bool rode = index < view.matrix_count && view.matrices[index].muon == 0;
   if (!rode) view.results[index].ww = ww;
+  note_end(*view.control, job.parameter, ww, dd);
 }
 
 }  // namespace

@@ -53,15 +53,9 @@ __device__ JobResult judge(const StepView& view, int index) {
   result.gg = sums[5];
   result.finite = sums[5] <= job.most_gg ? 1 : 0;  // false for NaN
   if (index >= view.matrix_count) return result;
-  const MatrixEntry& matrix = view.matrices[index];
-  bool good = isfinite(sums[3]);
-  if (matrix.muon == 0) {
-    result.ww = sums[0];
-    good = good && isfinite(sums[0]);
-  } else if (matrix.muon_constants.mars) {
-    good = good && isfinite(sums[0]);
-  }
-  result.weight_finite = good ? 1 : 0;
+  if (view.matrices[index].muon == 0) result.ww = sums[0];
+  // Without a third array its sum is 0.
+  result.weight_finite = isfinite(sums[3]) && isfinite(sums[0]) ? 1 : 0;
   return result;
 }
 
@@ -148,6 +142,11 @@ __global__ void __launch_bounds__(kGateThreads) gate(StepView view) {
   const bool refused = __syncthreads_or(refuse ? 1 : 0) != 0;
 
   if (thread == 0) {
+    if (control.spoiled != kNoParameter) {  // the step before
+      ++control.spoiled_steps;
+      control.spoiled_parameter = control.spoiled;
+      control.spoiled = kNoParameter;
+    }
     control.step = number;
     control.refused = refused ? 1 : 0;
     if (refused) {

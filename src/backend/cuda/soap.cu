@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/spoiled.cuh"
 #include "backend/cuda/device/weights.cuh"
 #include "backend/cuda/soap_steps.h"
 #include "rules/soap_rule.h"
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kWidth) report(SoapReportArgs args) {
   args.result->ww = sums[0];
   args.result->dd = sums[1];
   args.result->failed = args.failed;
+  note_end(*args.control, args.parameter, sums[0], sums[1]);
   if (args.failed == 0) ++*args.step;
 }
 

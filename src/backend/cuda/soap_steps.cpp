@@ -364,7 +364,7 @@ std::size_t SoapSteps::workspace_bytes() const {
   return bytes;
 }
 
-void SoapSteps::step(const std::deque<SoapJob>& jobs, const Control* control, JobResult* results,
+void SoapSteps::step(const std::deque<SoapJob>& jobs, Control* control, JobResult* results,
                      cudaStream_t stream) {
   if (jobs.empty()) return;
   check_soap_stream(stream);
@@ -383,7 +383,8 @@ void SoapSteps::step(const std::deque<SoapJob>& jobs, const Control* control, Jo
     // Other parameters of the step have moved by now, so a failure leaves this one out
     // instead of throwing.
     const bool done = count == 0 || update(jobs[i], space_, host_, now, heads_[i].step, stream);
-    launch_soap_report({space_.sums, chunk_count(count), jobs[i].step, results + i, done ? 0 : 1},
+    launch_soap_report({space_.sums, chunk_count(count), jobs[i].step, results + i, control,
+                        static_cast<std::int32_t>(jobs[i].parameter), done ? 0 : 1},
                        stream);
   }
 }

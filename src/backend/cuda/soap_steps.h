@@ -85,6 +85,8 @@ struct SoapReportArgs {
   std::int64_t chunks;
   std::int64_t* step;
   JobResult* result;
+  Control* control;
+  std::int32_t parameter;
   std::int32_t failed;
 };
 void launch_soap_report(const SoapReportArgs& args, cudaStream_t stream);
@@ -115,7 +117,7 @@ class SoapSteps {
   SoapSteps(const std::deque<SoapJob>& jobs, cudaStream_t stream);
 
   // After the gate. `results`: of the first of these jobs. Waits for the stream.
-  void step(const std::deque<SoapJob>& jobs, const Control* control, JobResult* results,
+  void step(const std::deque<SoapJob>& jobs, Control* control, JobResult* results,
             cudaStream_t stream);
   std::size_t workspace_bytes() const;  // on the device
 

@@ -57,8 +57,10 @@ void ShardSequences::read(std::uint64_t index, std::span<std::int64_t> tokens) c
       std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin() - 1);
   std::int64_t largest = -1;
   for (std::size_t filled = 0; filled < tokens.size(); ++shard) {
-    const auto from = folder_.shards().at(shard).tokens().subspan(at - starts_[shard]);
+    const TokenShard& source = folder_.shards().at(shard);
+    const auto from = source.tokens().subspan(at - starts_[shard]);
     const std::size_t count = std::min(from.size(), tokens.size() - filled);
+    if (count > 0) source.check(at - starts_[shard], count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t token = from[i];
       largest = std::max(largest, token);

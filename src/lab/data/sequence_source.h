@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "lab/data/sample_order.h"
 #include "lab/data/token_folder.h"
@@ -24,6 +25,8 @@ class SequenceSource {
   virtual void read(std::uint64_t index, std::span<std::int64_t> tokens) const = 0;
   // The lowest expected loss (nats a token) that any model can reach, where it is known.
   virtual std::optional<double> best_loss() const { return std::nullopt; }
+  // One line for who uses the source, where there is something to say of it.
+  virtual std::string note() const { return {}; }
 };
 
 // Window i holds tokens i T .. i T + T of the shards laid end to end: windows overlap by the
@@ -37,6 +40,8 @@ class ShardSequences : public SequenceSource {
   std::int64_t length() const override { return length_; }
   std::int64_t vocab_size() const override { return vocab_size_; }
   void read(std::uint64_t index, std::span<std::int64_t> tokens) const override;
+
+  std::string note() const override { return folder_.note(); }
 
   const TokenFolder& folder() const { return folder_; }
 

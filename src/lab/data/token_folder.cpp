@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lab/data/sealed_json.h"
+
 namespace rode::lab {
 namespace {
 
@@ -25,13 +27,14 @@ Error folder_error(const fs::path& folder, std::string_view what) {
 
 }  // namespace
 
-std::optional<TokenInfo> read_token_info(const fs::path& folder) {
-  const fs::path path = folder / kSidecar;
-  if (!fs::exists(path)) return std::nullopt;
-  const FileMapping mapping(path, kOperation);
-  const auto bytes = mapping.bytes();
-  const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const auto json = nlohmann::json::parse(text, text + bytes.size(), nullptr, false);
+TokenInfo parse_token_info(std::string_view text, std::string_view source) {
+  auto json = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (unseal(text, json) == Seal::wrong) {
+    throw file_error(kOperation, source,
+                     "does not match its checksum: it was damaged or edited; restore it from a "
+                     "copy, remove the member 'checksum' from what was edited, or make the folder "
+                     "again with 'rode data tokens'");
+  }
   try {
     if (json.at("format").get<std::string>() != kFormat) throw std::runtime_error("format");
     TokenInfo info;
@@ -40,11 +43,11 @@ std::optional<TokenInfo> read_token_info(const fs::path& folder) {
     info.end_of_text = json.at("end_of_text").get<std::int64_t>();
     for (const auto& [name, split] : json.at("splits").items()) {
       info.splits[name] = {split.at("shards").get<std::int64_t>(),
-                           split.at("tokens").get<std::int64_t>()};
+                           split.at("tokens").get<std::int64_t>(), split.value("checksums", false)};
     }
     return info;
   } catch (const std::exception&) {
-    throw file_error(kOperation, path.string(),
+    throw file_error(kOperation, source,
                      fmt::format("is not a description of tokens; expected format '{}' with "
                                  "tokenizer, vocab_size, end_of_text and splits; make the folder "
                                  "again with 'rode data tokens'",
@@ -52,16 +55,30 @@ std::optional<TokenInfo> read_token_info(const fs::path& folder) {
   }
 }
 
-void write_token_info(const fs::path& folder, const TokenInfo& info) {
+std::optional<TokenInfo> read_token_info(const fs::path& folder) {
+  const fs::path path = folder / kSidecar;
+  if (!fs::exists(path)) return std::nullopt;
+  const FileMapping mapping(path, kOperation);
+  const auto bytes = mapping.bytes();
+  return parse_token_info({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                          path.string());
+}
+
+std::string token_info_text(const TokenInfo& info) {
   nlohmann::ordered_json json = {{"format", kFormat},
                                  {"tokenizer", info.tokenizer},
                                  {"vocab_size", info.vocab_size},
                                  {"end_of_text", info.end_of_text},
                                  {"splits", nlohmann::ordered_json::object()}};
   for (const auto& [name, split] : info.splits) {
-    json["splits"][name] = {{"shards", split.shards}, {"tokens", split.tokens}};
+    json["splits"][name] = {
+        {"shards", split.shards}, {"tokens", split.tokens}, {"checksums", split.checksums}};
   }
-  const std::string text = json.dump(2) + "\n";
+  return sealed(std::move(json), 2) + "\n";
+}
+
+void write_token_info(const fs::path& folder, const TokenInfo& info) {
+  const std::string text = token_info_text(info);
   AtomicFile file(folder / kSidecar, kOperation);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
@@ -106,6 +123,10 @@ TokenFolder::TokenFolder(const fs::path& folder, const std::string& split)
                                            "--split {0}'",
                                            split));
   }
+  note_ = fmt::format(
+      "folder '{}': the shards of '{}' have no checksums; damage to them would not be noticed; "
+      "those that 'rode data tokens' makes have them",
+      printable(folder.string()), split);
   if (!info_) return;  // shards from elsewhere have no tokens.json
   const auto recorded = info_->splits.find(split);
   const auto shards = static_cast<std::int64_t>(shards_.size());
@@ -122,6 +143,23 @@ TokenFolder::TokenFolder(const fs::path& folder, const std::string& split)
                             "of {}; restore the missing files or make them again",
                             split, shards, tokens_, kSidecar, expected.shards, expected.tokens));
   }
+  if (expected.checksums) protect_shards();
+}
+
+void TokenFolder::protect_shards() {
+  auto checksums = read_shard_checksums(folder_);
+  for (TokenShard& shard : shards_) {
+    const std::string name = shard.path().filename().string();
+    if (!checksums || !checksums->contains(name)) {
+      throw folder_error(folder_,
+                         fmt::format("'{}' {}; expected the checksums of '{}', as {} says; restore "
+                                     "the file, or make the folder again with 'rode data tokens'",
+                                     kShardChecksums, checksums ? "lacks a shard" : "is missing",
+                                     printable(name), kSidecar));
+    }
+    shard.protect(std::move(checksums->at(name)));
+  }
+  note_.clear();
 }
 
 void TokenFolder::require_vocab(std::int64_t model_vocab_size) const {

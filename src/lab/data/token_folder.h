@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lab/data/token_shard.h"
@@ -17,6 +18,7 @@ namespace rode::lab {
 struct SplitInfo {
   std::int64_t shards = 0;
   std::int64_t tokens = 0;
+  bool checksums = false;  // of its shards, in checksums.safetensors
 };
 
 // What <folder>/tokens.json holds.
@@ -27,6 +29,8 @@ struct TokenInfo {
   std::map<std::string, SplitInfo> splits;  // complete splits only
 };
 
+std::string token_info_text(const TokenInfo& info);
+TokenInfo parse_token_info(std::string_view text, std::string_view source);
 std::optional<TokenInfo> read_token_info(const std::filesystem::path& folder);
 void write_token_info(const std::filesystem::path& folder, const TokenInfo& info);
 
@@ -39,7 +43,8 @@ std::vector<std::filesystem::path> shard_paths(const std::filesystem::path& fold
                                                const std::string& split);
 
 // The shards of a split, opened and checked: against each other, and against tokens.json
-// where there is one.
+// where there is one. Their bytes are compared with the recorded checksums when they are read
+// (TokenShard::check), which costs no pass over the data before its use.
 class TokenFolder {
  public:
   TokenFolder(const std::filesystem::path& folder, const std::string& split);
@@ -47,19 +52,26 @@ class TokenFolder {
   const std::vector<TokenShard>& shards() const { return shards_; }
   const std::optional<TokenInfo>& info() const { return info_; }
   std::uint64_t tokens() const { return tokens_; }
+  // One line for who reads shards of which no checksum is known; else empty.
+  const std::string& note() const { return note_; }
 
   // Throws where tokens.json names a vocabulary that a model of this size cannot embed.
   void require_vocab(std::int64_t model_vocab_size) const;
 
  private:
+  void protect_shards();
+
   std::filesystem::path folder_;
   std::vector<TokenShard> shards_;
   std::optional<TokenInfo> info_;
   std::uint64_t tokens_ = 0;
+  std::string note_;
 };
 
-// Cuts a run of tokens into shards named <split>_000000.bin, ...; finish() records the split in
-// tokens.json. Not finished, the split is not recorded, and readers refuse it.
+// Cuts a run of tokens into shards named <split>_000000.bin, ..., in a folder of its own beside
+// their place, without keeping them in memory. finish() moves them there and records the split in
+// tokens.json. Destroyed before that, it leaves the folder as it was; killed inside finish(), the
+// split is not recorded, and readers refuse it.
 class TokenFolderWriter {
  public:
   struct Options {
@@ -70,18 +82,26 @@ class TokenFolderWriter {
 
   TokenFolderWriter(const std::filesystem::path& folder, const TokenInfo& info,
                     const Options& options);
+  TokenFolderWriter(const TokenFolderWriter&) = delete;
+  TokenFolderWriter& operator=(const TokenFolderWriter&) = delete;
+  ~TokenFolderWriter();
 
   void append(std::span<const std::uint16_t> tokens);
-  SplitInfo finish();
+  SplitInfo finish();  // throws where no token was appended
 
  private:
-  void flush();
+  void close_shard();
+  void clean_up();
+  std::string shard_name(std::int64_t number) const;
 
   std::filesystem::path folder_;
+  std::filesystem::path made_;   // the first folder that had to be made; empty where none
+  std::filesystem::path stage_;  // where shards wait for finish()
   TokenInfo info_;
   Options options_;
-  std::vector<std::uint16_t> buffer_;
+  std::optional<ShardWriter> shard_;
   SplitInfo written_;
+  std::map<std::string, BlockHashes> checksums_;  // of the shards written
 };
 
 }  // namespace rode::lab

@@ -7,6 +7,7 @@
 
 #include "core/file_io.h"
 #include "lab/data/decompress.h"
+#include "lab/data/sealed_json.h"
 #include "lab/fetch/dataset.h"
 #include "lab/fetch/sha256.h"
 
@@ -62,12 +63,18 @@ std::string url_of(const Dataset& dataset, const DatasetFile& file, const std::s
 }
 
 void record_tokens(const Dataset& dataset, TokenInfo info, const fs::path& folder) {
+  std::map<std::string, BlockHashes> checksums;
   for (const DatasetFile& file : dataset.files) {
     const TokenShard shard(folder / file.name);
+    BlockHasher hasher;
+    hasher.add(FileMapping(folder / file.name, kOperation).bytes());
+    checksums[file.name] = hasher.finish();
     SplitInfo& split = info.splits[split_of(file.name)];
+    split.checksums = true;
     ++split.shards;
     split.tokens += static_cast<std::int64_t>(shard.tokens().size());
   }
+  write_shard_checksums(folder, checksums);
   write_token_info(folder, info);
 }
 
@@ -126,7 +133,7 @@ FetchResult fetch_dataset(const Dataset& dataset, const fs::path& folder,
   if (dataset.tokens) record_tokens(dataset, *dataset.tokens, folder);
   const nlohmann::ordered_json record = {
       {"dataset", dataset.name}, {"licence", dataset.licence}, {"files", files}};
-  const std::string text = record.dump(2) + "\n";
+  const std::string text = sealed(record, 2) + "\n";
   AtomicFile out(folder / kRecord, kOperation);
   out.write(std::as_bytes(std::span(text)));
   out.commit();

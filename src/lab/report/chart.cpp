@@ -3,94 +3,20 @@
 #include "lab/report/chart.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 
 #include <fmt/format.h>
+
+#include "lab/report/chart_frame.h"
+#include "lab/report/series_style.h"
 
 namespace rode::lab {
 namespace {
 
-constexpr double kWidth = 640;
-constexpr double kHeight = 400;
-constexpr double kLeft = 68;
-constexpr double kRight = 16;
-constexpr double kTop = 34;
-constexpr double kBottom = 48;
-
-// Okabe and Ito's colours, told apart by people who do not see all hues; the yellow is darkened.
-constexpr std::array<std::string_view, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                      "#b8860b", "#56b4e9", "#000000", "#999999"};
-
-struct Range {
-  double low = std::numeric_limits<double>::infinity();
-  double high = -std::numeric_limits<double>::infinity();
-
-  void take(double value) {
-    if (!std::isfinite(value)) return;
-    low = std::min(low, value);
-    high = std::max(high, value);
-  }
-  void settle() {
-    if (low > high) low = 0, high = 1;
-    if (low == high) low -= 0.5, high += 0.5;
-  }
-};
-
-// From values to places; a logarithmic axis is linear in log10.
-struct Frame {
-  Range x, y;
-  bool log_y = false;
-
-  double scaled(double value) const { return log_y ? std::log10(value) : value; }
-  bool drawable(const ChartPoint& p) const {
-    return std::isfinite(p.x) && std::isfinite(p.y) && (!log_y || p.y > 0);
-  }
-  double at_x(double value) const {
-    return kLeft + (value - x.low) / (x.high - x.low) * (kWidth - kLeft - kRight);
-  }
-  double at_y(double value) const {
-    // Curves that are cut off may be anywhere; numbers in the file stay short.
-    const double share = std::clamp((scaled(value) - y.low) / (y.high - y.low), -9.0, 9.0);
-    return kHeight - kBottom - share * (kHeight - kTop - kBottom);
-  }
-  double lower(const ChartPoint& p) const {
-    // A band that reaches 0 has no logarithm: it ends a decade below the curve.
-    return log_y ? std::max(p.y - p.spread, p.y / 10) : p.y - p.spread;
-  }
-};
-
-Frame frame_of(const Chart& chart) {
-  Frame frame;
-  frame.log_y = chart.log_y;
-  const auto take = [&](const std::vector<ChartPoint>& points, bool height) {
-    for (const ChartPoint& p : points) {
-      if (!frame.drawable(p)) continue;
-      frame.x.take(p.x);
-      if (!height) continue;
-      frame.y.take(frame.scaled(frame.lower(p)));
-      frame.y.take(frame.scaled(p.y + p.spread));
-    }
-  };
-  for (const ChartSeries& series : chart.series) take(series.points, true);
-  // A loss on its way to infinity would press all others into one line.
-  const bool alone = frame.y.low > frame.y.high;
-  for (const ChartSeries& series : chart.series) {
-    for (const auto& run : series.diverged) take(run, alone);
-  }
-  if (chart.line && (!chart.log_y || *chart.line > 0)) frame.y.take(frame.scaled(*chart.line));
-  frame.x.settle();
-  frame.y.settle();
-  const double margin = 0.04 * (frame.y.high - frame.y.low);
-  frame.y.low -= margin;
-  frame.y.high += margin;
-  return frame;
-}
-
-std::string text_at(double x, double y, std::string_view anchor, std::string_view text) {
-  return fmt::format(R"(<text x="{:.2f}" y="{:.2f}" text-anchor="{}">{}</text>)", x, y, anchor,
-                     escape_markup(text));
+std::string text_at(double x, double y, std::string_view anchor, std::string_view text,
+                    std::string_view more = {}) {
+  return fmt::format(R"(<text x="{:.2f}" y="{:.2f}" text-anchor="{}"{}>{}</text>)", x, y, anchor,
+                     more, escape_markup(text));
 }
 
 std::string rule(double x1, double y1, double x2, double y2, std::string_view style) {
@@ -98,48 +24,30 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view st
                      y2, style);
 }
 
-std::vector<double> y_ticks(const Frame& frame) {
-  if (!frame.log_y) return round_ticks(frame.y.low, frame.y.high, 6);
-  std::vector<double> ticks;
-  for (auto power = std::floor(frame.y.low); power <= frame.y.high; ++power) {
-    for (const double digit : {1.0, 2.0, 5.0}) {
-      const double value = digit * std::pow(10.0, power);
-      const double place = std::log10(value);
-      if (place >= frame.y.low && place <= frame.y.high) ticks.push_back(value);
-    }
-  }
-  // Within less than a decade they may be too few to read a value from.
-  constexpr std::size_t kFewest = 3;
-  if (ticks.size() >= kFewest) return ticks;
-  return round_ticks(std::pow(10.0, frame.y.low), std::pow(10.0, frame.y.high), 5);
-}
-
-std::string axes(const Chart& chart, const Frame& frame) {
+std::string axes(const Chart& chart, const ChartFrame& frame) {
   constexpr std::string_view kGrid = R"(stroke="#e4e4e4")";
-  const double bottom = kHeight - kBottom;
+  constexpr std::string_view kAxis = R"(stroke="#444")";
   std::string out;
   for (const double tick : y_ticks(frame)) {
     const double y = frame.at_y(tick);
-    out += rule(kLeft, y, kWidth - kRight, y, kGrid);
-    out += text_at(kLeft - 8, y + 4, "end", fmt::format("{:.6g}", tick));
+    out += rule(kPlotLeft, y, kPlotRight, y, kGrid);
+    out += text_at(kPlotLeft - 7, y + 4, "end", fmt::format("{:.6g}", tick));
   }
-  for (const double tick : round_ticks(frame.x.low, frame.x.high, 7)) {
+  for (const double tick : round_ticks(frame.x.low, frame.x.high, 6)) {
     const double x = frame.at_x(tick);
-    out += rule(x, bottom, x, bottom + 5, R"(stroke="#444")");
-    out += text_at(x, bottom + 20, "middle", fmt::format("{:.6g}", tick));
+    out += rule(x, kPlotBottom, x, kPlotBottom + 5, kAxis);
+    out += text_at(x, kPlotBottom + 20, "middle", fmt::format("{:.6g}", tick));
   }
-  out += rule(kLeft, bottom, kWidth - kRight, bottom, R"(stroke="#444")");
-  out += rule(kLeft, kTop, kLeft, bottom, R"(stroke="#444")");
-  out += text_at((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", chart.x_label);
-  out += fmt::format(R"x(<text transform="translate(16 {:.2f}) rotate(-90)" )x"
+  out += rule(kPlotLeft, kPlotBottom, kPlotRight, kPlotBottom, kAxis);
+  out += rule(kPlotLeft, kPlotTop, kPlotLeft, kPlotBottom, kAxis);
+  out += text_at((kPlotLeft + kPlotRight) / 2, kPlotHeight - 8, "middle", chart.x_label);
+  out += fmt::format(R"x(<text class="y-label" transform="translate(14 {:.2f}) rotate(-90)" )x"
                      R"x(text-anchor="middle">{}</text>)x",
-                     (kTop + bottom) / 2, escape_markup(chart.y_label));
-  out += fmt::format(R"(<text x="{:.2f}" y="20" text-anchor="middle" font-size="15">{}</text>)",
-                     kWidth / 2, escape_markup(chart.title));
+                     (kPlotTop + kPlotBottom) / 2, escape_markup(chart.y_label));
   return out;
 }
 
-std::string band(const ChartSeries& series, const Frame& frame, std::string_view colour) {
+std::string band(const ChartSeries& series, const ChartFrame& frame, std::string_view colour) {
   std::string there;
   bool wide = false;
   for (const ChartPoint& p : series.points) {
@@ -153,14 +61,12 @@ std::string band(const ChartSeries& series, const Frame& frame, std::string_view
     if (!frame.drawable(*p)) continue;
     back += fmt::format("{:.2f},{:.2f} ", frame.at_x(p->x), frame.at_y(frame.lower(*p)));
   }
-  return fmt::format(R"(<polygon points="{}{}" fill="{}" fill-opacity="0.18"/>)", there, back,
+  return fmt::format(R"(<polygon points="{}{}" fill="{}" fill-opacity="0.14"/>)", there, back,
                      colour);
 }
 
-constexpr std::string_view kDashes = R"( stroke-dasharray="7 4")";
-
-std::string curve(const std::vector<ChartPoint>& points, const Frame& frame,
-                  std::string_view colour, std::string_view dashes = {}) {
+std::string curve(const std::vector<ChartPoint>& points, const ChartFrame& frame,
+                  std::string_view stroke) {
   std::string path;
   bool down = false;
   for (const ChartPoint& p : points) {
@@ -172,62 +78,68 @@ std::string curve(const std::vector<ChartPoint>& points, const Frame& frame,
     down = true;
   }
   if (path.empty()) return {};
-  return fmt::format(R"(<path d="{}" fill="none" stroke="{}" stroke-width="1.8"{}/>)", path, colour,
-                     dashes);
+  return fmt::format(R"(<path d="{}" fill="none" stroke-linejoin="round" {}/>)", path, stroke);
 }
 
-// Inside an element of its own, which cuts them off at the axes.
-std::string diverged_curves(const Chart& chart, const Frame& frame) {
-  std::string curves;
-  for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    for (const auto& run : chart.series[i].diverged) {
-      curves += curve(run, frame, kColours[i % kColours.size()], kDashes);
+// The last place of a run inside the plot: where it ends, or crosses the edge on its way out.
+std::string end_of(const std::vector<ChartPoint>& run, const ChartFrame& frame,
+                   std::string_view colour) {
+  const ChartPoint* last = nullptr;
+  for (const ChartPoint& p : run) {
+    if (!frame.drawable(p)) continue;
+    const double y = frame.at_y(p.y);
+    if (y < kPlotTop || y > kPlotBottom) {
+      const double edge = std::clamp(y, kPlotTop, kPlotBottom);
+      const double y0 = last == nullptr ? y : frame.at_y(last->y);
+      const double x0 = frame.at_x(last == nullptr ? p.x : last->x);
+      const double share = y == y0 ? 1 : (edge - y0) / (y - y0);
+      return cross_at(x0 + share * (frame.at_x(p.x) - x0), edge, colour);
     }
+    last = &p;
+  }
+  if (last == nullptr) return {};
+  return cross_at(frame.at_x(last->x), frame.at_y(last->y), colour);
+}
+
+// The curves inside an element of its own, which cuts them off at the axes; the crosses outside.
+std::string diverged_curves(const ChartSeries& series, const ChartFrame& frame,
+                            const SeriesStyle& style) {
+  std::string curves;
+  std::string ends;
+  for (const auto& run : series.diverged) {
+    curves += curve(run, frame, style.stroke(kDivergedWidth));
+    ends += end_of(run, frame, style.colour);
   }
   if (curves.empty()) return {};
-  const double width = kWidth - kLeft - kRight;
-  const double height = kHeight - kTop - kBottom;
+  const double width = kPlotRight - kPlotLeft;
+  const double height = kPlotBottom - kPlotTop;
   return fmt::format(R"(<svg x="{0:.0f}" y="{1:.0f}" width="{2:.0f}" height="{3:.0f}" )"
-                     R"(viewBox="{0:.0f} {1:.0f} {2:.0f} {3:.0f}" overflow="hidden">{4}</svg>)",
-                     kLeft, kTop, width, height, curves);
+                     R"(viewBox="{0:.0f} {1:.0f} {2:.0f} {3:.0f}" overflow="hidden">{4}</svg>{5})",
+                     kPlotLeft, kPlotTop, width, height, curves, ends);
 }
 
-struct LegendEntry {
-  std::string name;
-  std::string style;
-};
+// By which a page can show one series alone.
+std::string series_group(std::size_t series, const std::string& content) {
+  if (content.empty()) return {};
+  return fmt::format(R"(<g class="series" data-series="{}">{}</g>)", series, content);
+}
 
-std::vector<LegendEntry> legend_entries(const Chart& chart) {
-  std::vector<LegendEntry> entries;
+std::string plot(const Chart& chart) {
+  const ChartFrame frame = frame_of(chart);
+  std::string out = axes(chart, frame);
+  if (chart.line && (!chart.log_y || *chart.line > 0)) {
+    const double y = frame.at_y(*chart.line);
+    out += rule(kPlotLeft, y, kPlotRight, y, line_stroke());
+  }
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    const ChartSeries& series = chart.series[i];
-    const std::string style =
-        fmt::format(R"(stroke="{}" stroke-width="2.4")", kColours[i % kColours.size()]);
-    if (!series.points.empty() || series.diverged.empty()) entries.push_back({series.name, style});
-    if (!series.diverged.empty()) {
-      entries.push_back({series.name + ", diverged", style + std::string(kDashes)});
-    }
+    out += series_group(i, band(chart.series[i], frame, style_of(i).colour));
   }
-  if (chart.line) entries.push_back({chart.line_label, R"(stroke="#444" stroke-dasharray="5 4")"});
-  return entries;
-}
-
-std::string legend(const Chart& chart) {
-  const std::vector<LegendEntry> entries = legend_entries(chart);
-  std::size_t longest = 0;
-  for (const LegendEntry& entry : entries) longest = std::max(longest, entry.name.size());
-  const double x = kWidth - kRight - 40 - 7 * static_cast<double>(longest);
-  std::string out;
-  double y = kTop + 14;
-  for (const LegendEntry& entry : entries) {
-    out += rule(x, y - 4, x + 24, y - 4, entry.style) + text_at(x + 30, y, "start", entry.name);
-    y += 17;
+  for (std::size_t i = 0; i < chart.series.size(); ++i) {
+    const SeriesStyle style = style_of(i);
+    out += series_group(i, curve(chart.series[i].points, frame, style.stroke(kCurveWidth)) +
+                               diverged_curves(chart.series[i], frame, style));
   }
-  // On a ground of its own: a curve may run below it.
-  return fmt::format(R"(<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="white" )"
-                     R"(fill-opacity="0.8"/>)",
-                     x - 6, kTop, kWidth - kRight - x + 6, y - kTop - 8) +
-         out;
+  return out;
 }
 
 }  // namespace
@@ -246,43 +158,53 @@ std::string escape_markup(std::string_view text) {
   return out;
 }
 
-std::vector<double> round_ticks(double low, double high, int wanted) {
-  const double rough = (high - low) / std::max(1, wanted);
-  if (!(rough > 0) || !std::isfinite(rough)) return {low};
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double digit : {1.0, 2.0, 5.0}) {
-    if (digit * power >= rough) {
-      step = digit * power;
-      break;
+bool has_curves(const Chart& chart) {
+  const ChartFrame frame{.x = {}, .y = {}, .log_y = chart.log_y};
+  const auto has_two = [&](const std::vector<ChartPoint>& points) {
+    Range places;
+    for (const ChartPoint& p : points) {
+      if (frame.drawable(p)) places.take(p.x);
     }
-  }
-  std::vector<double> ticks;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) {
-    ticks.push_back(k * step + 0.0);  // +0.0: no "-0"
-  }
-  return ticks;
+    return places.low < places.high;
+  };
+  return std::any_of(chart.series.begin(), chart.series.end(), [&](const ChartSeries& series) {
+    return has_two(series.points) ||
+           std::any_of(series.diverged.begin(), series.diverged.end(), has_two);
+  });
+}
+
+std::string plot_svg(const Chart& chart) {
+  return fmt::format(R"(<svg class="plot" xmlns="http://www.w3.org/2000/svg" role="img" )"
+                     R"(aria-label="{}" viewBox="0 0 {:.0f} {:.0f}">{}</svg>)",
+                     escape_markup(chart.title), kPlotWidth, kPlotHeight, plot(chart));
 }
 
 std::string to_svg(const Chart& chart) {
-  const Frame frame = frame_of(chart);
+  constexpr double kTitle = 34;
+  constexpr double kRow = 19;
+  constexpr double kLetter = 7.2;  // the widest usual one of a name, at this size of text
+  const std::vector<LegendEntry> entries = legend_of(chart);
+  std::size_t longest = 0;
+  for (const LegendEntry& entry : entries) longest = std::max(longest, entry.name.size());
+  const double legend = kPlotWidth + 10;
+  const double width = legend + kSampleWidth + 20 + kLetter * static_cast<double>(longest);
+  const double rows = kRow * static_cast<double>(entries.size());
+  const double height = kTitle + std::max(kPlotHeight, kPlotTop + rows + 8);
   std::string out =
       fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" )"
                   R"(width="{0:.0f}" height="{1:.0f}" font-family="sans-serif" font-size="12">)"
                   R"(<rect width="100%" height="100%" fill="white"/>)",
-                  kWidth, kHeight);
-  out += axes(chart, frame);
-  if (chart.line && (!chart.log_y || *chart.line > 0)) {
-    const double y = frame.at_y(*chart.line);
-    out += rule(kLeft, y, kWidth - kRight, y, R"(stroke="#444" stroke-dasharray="5 4")");
+                  width, height);
+  out += text_at((kPlotLeft + kPlotRight) / 2, 22, "middle", chart.title, R"( font-size="15")");
+  out += fmt::format(R"x(<g transform="translate(0 {:.0f})">{}</g>)x", kTitle, plot(chart));
+  double y = kTitle + kPlotTop;
+  for (const LegendEntry& entry : entries) {
+    out +=
+        fmt::format(R"x(<g transform="translate({:.0f} {:.2f})">{}</g>)x", legend, y, entry.sample);
+    out += text_at(legend + kSampleWidth + 6, y + 10, "start", entry.name);
+    y += kRow;
   }
-  for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    out += band(chart.series[i], frame, kColours[i % kColours.size()]);
-  }
-  for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    out += curve(chart.series[i].points, frame, kColours[i % kColours.size()]);
-  }
-  return out + diverged_curves(chart, frame) + legend(chart) + "</svg>\n";
+  return out + "</svg>\n";
 }
 
 }  // namespace rode::lab

@@ -18,8 +18,8 @@ struct ChartPoint {
 struct ChartSeries {
   std::string name = {};
   std::vector<ChartPoint> points = {};
-  // Runs that diverged, a curve each: dashed, in the same colour, "NAME, diverged" in the legend.
-  // What leaves the range of the other curves is cut off.
+  // Runs that diverged, a curve each: thinner than the others and ended by a cross, which stands
+  // at the edge where the curve leaves their range. "NAME, diverged" in the legend.
   std::vector<std::vector<ChartPoint>> diverged = {};
 };
 
@@ -27,19 +27,22 @@ struct Chart {
   std::string title = {};
   std::string x_label = {};
   std::string y_label = {};
-  std::vector<ChartSeries> series = {};  // at most as many as there are colours are told apart
+  std::vector<ChartSeries> series = {};  // told apart by series_style.h
   bool log_y = false;                    // points that are not above 0 are left out
-  std::optional<double> line = {};       // a dashed horizontal one
+  std::optional<double> line = {};       // a dotted horizontal one
   std::string line_label = {};
 };
 
-// A whole <svg> element; equal charts give equal text. Points that are not finite break a curve.
+// Whether there is a curve to see: two points at different places.
+bool has_curves(const Chart& chart);
+
+// A whole <svg> element with title and a legend beside the plot; equal charts give equal text.
+// Points that are not finite break a curve.
 std::string to_svg(const Chart& chart);
+// The plot alone, for a page that has title and legend around it.
+std::string plot_svg(const Chart& chart);
 
 // Text inside XML or HTML.
 std::string escape_markup(std::string_view text);
-
-// Round values that cover [low, high], about `wanted` of them.
-std::vector<double> round_ticks(double low, double high, int wanted);
 
 }  // namespace rode::lab

@@ -10,7 +10,7 @@ namespace rode::lab {
 
 std::string html_report(const Comparison& comparison);
 
-// report.html, compare.json and one .svg a chart; each appears whole or not at all.
+// report.html, compare.json and one .svg per chart; each appears whole or not at all.
 void write_report(const Comparison& comparison, const std::filesystem::path& folder);
 
 }  // namespace rode::lab

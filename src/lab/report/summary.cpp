@@ -98,11 +98,11 @@ std::optional<Spread> spread_of(const std::vector<double>& values) {
   return spread;
 }
 
-RunSummary read_run(const std::filesystem::path& folder) {
+RunSummary read_run(const std::filesystem::path& folder, const Note& note) {
   RunSummary summary;
-  summary.run = read_json(folder / "run.json");
-  summary.result = read_json(folder / "result.json");
-  summary.log = read_json_lines(folder / "log.jsonl");
+  summary.run = read_json(folder / "run.json", note);
+  summary.result = read_json(folder / "result.json", note);
+  summary.log = read_json_lines(folder / "log.jsonl", note);
   summary.seed = summary.run.value("seed", std::uint64_t{0});
   return summary;
 }
@@ -187,7 +187,7 @@ std::map<std::string, Chart> charts_of(const Comparison& comparison) {
     for (const OptimizerSummary& optimizer : comparison.optimizers) {
       chart.series.push_back(series_of(optimizer, shown));
     }
-    charts[file] = std::move(chart);
+    if (has_curves(chart)) charts[file] = std::move(chart);
   };
   Chart loss{.title = "Validation loss", .y_label = "loss"};
   loss.line = comparison.lowest_possible_loss();

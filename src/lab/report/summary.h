@@ -28,7 +28,7 @@ struct RunSummary {
 
   bool diverged() const { return result.value("status", "") != "finished"; }
 };
-RunSummary read_run(const std::filesystem::path& folder);
+RunSummary read_run(const std::filesystem::path& folder, const Note& note = {});
 
 struct OptimizerSummary {
   std::string name;
@@ -51,7 +51,7 @@ struct Comparison {
 Json to_json(const Comparison& comparison);
 // Rows of text; the first is the header.
 std::vector<std::vector<std::string>> summary_table(const Comparison& comparison);
-// By the name of their files.
+// By the name of their files; only those with a curve to see.
 std::map<std::string, Chart> charts_of(const Comparison& comparison);
 
 }  // namespace rode::lab

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text files that are part of the build: lab/tasks/*.toml and lab/datasets.toml.
+// Text files that are part of the build: lab/tasks/*.toml, lab/datasets.toml, the report's page.*.
 #pragma once
 
 #include <span>

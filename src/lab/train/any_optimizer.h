@@ -3,21 +3,15 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include <torch/nn/module.h>
 
+#include "lab/train/rates.h"
 #include "rode/method.h"
 #include "rode/routing.h"
 #include "rode/torch/optimizer.h"
 
 namespace rode::lab {
-
-struct Rates {
-  double lr = 0;
-  std::optional<double> lr_rho = {};
-  std::optional<double> lr_rest = {};
-};
 
 class AnyOptimizer {
  public:

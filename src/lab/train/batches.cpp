@@ -28,6 +28,7 @@ struct BatchSource::Impl {
   std::unique_ptr<EvaluationSequences> eval_tokens;
   std::unique_ptr<ImageStream> images;
   std::unique_ptr<EvaluationImages> eval_images;
+  std::vector<std::string> notes;
   std::unique_ptr<Prefetcher<Batch>> prefetcher;  // last: its thread uses the streams
 
   Batch empty(std::int64_t rows) const {
@@ -63,10 +64,13 @@ BatchSource::BatchSource(const Task& task, std::uint64_t seed,
   impl_->task = task;
   const OrderOptions order{.seed = seed};
   if (task.is_language()) {
-    impl_->tokens =
-        std::make_unique<TokenStream>(open_sequences(task, Split::train, data_folder), order);
-    impl_->eval_tokens = std::make_unique<EvaluationSequences>(
-        open_sequences(task, Split::valid, data_folder), eval_limit(task));
+    const auto train = open_sequences(task, Split::train, data_folder);
+    const auto valid = open_sequences(task, Split::valid, data_folder);
+    impl_->tokens = std::make_unique<TokenStream>(train, order);
+    impl_->eval_tokens = std::make_unique<EvaluationSequences>(valid, eval_limit(task));
+    for (const std::string& note : {train->note(), valid->note()}) {
+      if (!note.empty()) impl_->notes.push_back(note);
+    }
   } else {
     const ImageTransform transform = image_transform(task);
     impl_->images = std::make_unique<ImageStream>(open_images(task, Split::train, data_folder),
@@ -90,6 +94,8 @@ std::int64_t BatchSource::units_per_row() const {
   return impl_->tokens ? impl_->task.data.sequence : 1;
 }
 
+std::vector<std::string> BatchSource::notes() const { return impl_->notes; }
+
 StreamPosition BatchSource::position() const {
   return impl_->tokens ? impl_->tokens->position() : impl_->images->position();
 }
@@ -106,6 +112,11 @@ void BatchSource::begin(const StreamPosition& position) {
 }
 
 Batch BatchSource::next() { return impl_->prefetcher->next(); }
+
+std::int64_t BatchSource::evaluation_samples() const {
+  return static_cast<std::int64_t>(impl_->eval_tokens ? impl_->eval_tokens->size()
+                                                      : impl_->eval_images->size());
+}
 
 void BatchSource::rewind_evaluation() {
   if (impl_->eval_tokens) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lab/data/sample_order.h"
@@ -31,6 +32,8 @@ class BatchSource {
   std::optional<double> best_loss() const;  // the lowest that any model can reach, where known
   // Samples count as tokens in language tasks, as images in the others.
   std::int64_t units_per_row() const;
+  // What the user should hear of the data, a line each.
+  std::vector<std::string> notes() const;
 
   StreamPosition position() const;  // before begin()
   // Training batches, made ahead on a thread, from `position` on.
@@ -38,6 +41,7 @@ class BatchSource {
   Batch next();
 
   // The validation samples in order, `rows` at a time.
+  std::int64_t evaluation_samples() const;
   void rewind_evaluation();
   std::optional<Batch> next_evaluation(std::int64_t rows);
 

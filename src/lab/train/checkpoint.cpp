@@ -81,14 +81,26 @@ at::Generator generator(c10::Device device) { return at::globalContext().default
 
 at::Tensor bytes_of(const SafetensorsFile& file, const std::string& name) {
   const ConstTensorView view = file.tensor(name);
-  return at::from_blob(const_cast<void*>(view.data), {view.numel()}, at::kByte).clone();
+  const auto bytes = static_cast<std::int64_t>(view.bytes());
+  return at::from_blob(const_cast<void*>(view.data), {bytes}, at::kByte).clone();
+}
+
+// Torch's own errors, of a state that is none, as every other error.
+void set_state(at::Generator& target, const SafetensorsFile& file, const std::string& name) {
+  try {
+    target.set_state(bytes_of(file, name));
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::state_mismatch, kOperation,
+                "'" + name + "' is no state of a generator (" + error.what_without_backtrace() +
+                    "); resume with the version of Torch that began the run");
+  }
 }
 
 // False where the file does not have it: it then begins anew.
 bool restore(const SafetensorsFile& file, const std::string& name, at::Generator target,
              std::uint64_t seed, std::int64_t step) {
   if (file.contains(name)) {
-    target.set_state(bytes_of(file, name));
+    set_state(target, file, name);
     return true;
   }
   target.set_current_seed(derive_seed(seed, {kSeededStream, static_cast<std::uint64_t>(step)}));
@@ -160,7 +172,8 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model
                                  rode::torch::EngineOptimizer& optimizer, c10::Device device,
                                  std::uint64_t seed) {
   const SafetensorsFile file = SafetensorsFile::open(path);
-  LoadedCheckpoint loaded{.state = read_state(file, path), .seeded = {}};
+  LoadedCheckpoint loaded{
+      .state = read_state(file, path), .seeded = {}, .checksum_note = file.checksum_note()};
   const std::int64_t step = loaded.state.step;
   for (auto& item : model.module().named_parameters()) {
     fill(file, "param." + item.key(), item.value());

@@ -44,9 +44,11 @@ struct LoadedCheckpoint {
   // Generators that the file does not have, as one saved on a CPU has none of CUDA: they begin anew
   // from the run's seed and the step.
   std::vector<std::string> seeded;
+  std::string checksum_note;  // where the file has no checksum
 };
 
-// Throws where the file does not fit; a model half filled is then not to be used.
+// Throws rode::Error where the file is damaged or does not fit; a model half filled is then not to
+// be used.
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model,
                                  rode::torch::EngineOptimizer& optimizer, c10::Device device,
                                  std::uint64_t seed);

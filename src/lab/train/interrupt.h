@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C as a question that the training loop asks between steps.
+// Ctrl-C as a question that the training loop asks between the parts of its work.
 #pragma once
 
 namespace rode::lab {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line that says where a run stands.
+#include "lab/train/progress.h"
+
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
-
-#include "lab/train/trainer.h"
 
 namespace rode::lab {
 namespace {
@@ -31,15 +32,24 @@ std::string format_progress(const Progress& progress) {
                                            : static_cast<double>(progress.step) /
                                                  static_cast<double>(progress.total);
   const int filled = static_cast<int>(share * kCells);
-  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}  loss {:.4f}", "", filled, "",
-                                 kCells - filled, progress.step, progress.total, progress.loss);
+  std::string line = fmt::format("[{:#<{}}{:.<{}}] {}/{}", "", filled, "", kCells - filled,
+                                 progress.step, progress.total);
+  if (progress.loss) line += fmt::format("  loss {:.4f}", *progress.loss);
   if (progress.eval_loss) line += fmt::format("  valid {:.4f}", *progress.eval_loss);
   if (progress.eval_accuracy) line += fmt::format(" ({:.2f}%)", 100 * *progress.eval_accuracy);
-  line += fmt::format("  lr {:.2e}", progress.lr);
-  if (progress.lr_rho) line += fmt::format(" rho {:.2e}", *progress.lr_rho);
-  if (progress.lr_rest) line += fmt::format(" rest {:.2e}", *progress.lr_rest);
-  line += fmt::format("  {} {}/s  {} left", count_text(progress.units_per_second), progress.unit,
-                      clock_text(progress.seconds_left));
+  if (progress.evaluating) {
+    return line +
+           fmt::format("  evaluating {}/{}", progress.evaluating->done, progress.evaluating->total);
+  }
+  if (progress.rates) {
+    line += fmt::format("  lr {:.2e}", progress.rates->lr);
+    if (progress.rates->lr_rho) line += fmt::format(" rho {:.2e}", *progress.rates->lr_rho);
+    if (progress.rates->lr_rest) line += fmt::format(" rest {:.2e}", *progress.rates->lr_rest);
+  }
+  if (progress.units_per_second) {
+    line += fmt::format("  {} {}/s", count_text(*progress.units_per_second), progress.unit);
+  }
+  if (progress.seconds_left) line += fmt::format("  {} left", clock_text(*progress.seconds_left));
   return line;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/file_io.h"
+#include "lab/data/sealed_json.h"
 #include "lab/train/durable.h"
 #include "rode/error.h"
 
@@ -44,6 +45,12 @@ std::optional<std::int64_t> step_of(const fs::path& file) {
   const auto [stop, error] = std::from_chars(begin, end, step);
   if (error != std::errc() || stop != end) return {};
   return step;
+}
+
+void tell_unchecked(const fs::path& path, const Note& note) {
+  if (!note) return;
+  note(fmt::format("'{}' has no checksum; damage to it would not be noticed",
+                   printable(path.string())));
 }
 
 void remove_matching(const fs::path& folder, std::string_view prefix, std::string_view suffix) {
@@ -119,8 +126,8 @@ void RunFolder::start(const Json& run, bool overwrite) const {
   write_json(path_ / "run.json", run);
 }
 
-void RunFolder::continue_run(const Json& run) const {
-  const std::string differs = difference(read_json(path_ / "run.json"), run);
+void RunFolder::continue_run(const Json& run, const Note& note) const {
+  const std::string differs = difference(read_json(path_ / "run.json", note), run);
   if (!differs.empty()) {
     throw Error(ErrorKind::invalid_argument, kOperation,
                 fmt::format("folder '{}' has another run: {}; continue it as it was begun, or "
@@ -166,7 +173,10 @@ fs::path RunFolder::set_aside(std::int64_t step) const {
   const fs::path from = checkpoint(step);
   fs::path to = from;
   to += ".bad";
-  on_disk(from, [&] { fs::rename(from, to); });
+  on_disk(from, [&] {
+    // A name that cannot be read may lead nowhere, or be gone by now.
+    if (fs::symlink_status(from).type() != fs::file_type::not_found) fs::rename(from, to);
+  });
   return to;
 }
 
@@ -183,14 +193,22 @@ void RunFolder::remove_result() const {
   on_disk(path_, [&] { fs::remove(path_ / "result.json"); });
 }
 
-Json read_json(const fs::path& path) {
+Json read_json(const fs::path& path, const Note& note) {
   const FileMapping mapping(path, kOperation);
-  Json json = Json::parse(text_of(mapping), nullptr, false);
+  const std::string text = text_of(mapping);
+  Json json = Json::parse(text, nullptr, false);
+  const Seal seal = unseal(text, json);
+  if (seal == Seal::wrong) {
+    throw file_error(kOperation, path.string(),
+                     "does not match its checksum: it was damaged or edited; restore the file from "
+                     "a copy, or choose another --out");
+  }
   if (json.is_discarded()) {
     throw file_error(kOperation, path.string(),
                      "is not JSON; expected what a run has written; restore the file from a copy, "
                      "or choose another --out");
   }
+  if (seal == Seal::absent) tell_unchecked(path, note);
   return json;
 }
 
@@ -201,27 +219,31 @@ JsonLines read_good_lines(const fs::path& path) {
   for (std::size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos;
        at = end + 1) {
     Json line = Json::parse(text.substr(at, end - at), nullptr, false);
-    out.whole = line.is_object();
+    const Seal seal = unseal(std::string_view(text).substr(at, end - at), line);
+    out.whole = line.is_object() && seal != Seal::wrong;
     if (!out.whole) break;
+    out.checked = out.checked && seal == Seal::right;
     out.lines.push_back(std::move(line));
     out.ends.push_back(end + 1);
   }
   return out;
 }
 
-std::vector<Json> read_json_lines(const fs::path& path) {
+std::vector<Json> read_json_lines(const fs::path& path, const Note& note) {
   JsonLines read = read_good_lines(path);
   if (!read.whole) {
     throw file_error(kOperation, path.string(),
-                     fmt::format("line {} is not JSON; expected one object a line; restore the "
-                                 "file from a copy, or repeat the run with another --out",
+                     fmt::format("line {} is not JSON or does not match its checksum; expected "
+                                 "one object a line, as it was written; restore the file from a "
+                                 "copy, or repeat the run with another --out",
                                  read.lines.size() + 1));
   }
+  if (!read.checked) tell_unchecked(path, note);
   return std::move(read.lines);
 }
 
 void write_json(const fs::path& path, const Json& json) {
-  const std::string text = json.dump(2) + "\n";
+  const std::string text = sealed(json, 2) + "\n";
   AtomicFile file(path, kOperation);
   file.write(std::as_bytes(std::span(text.data(), text.size())));
   file.commit();

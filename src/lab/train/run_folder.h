@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 namespace rode::lab {
 
 using Json = nlohmann::ordered_json;
+using Note = std::function<void(const std::string&)>;
 
 class RunFolder {
  public:
@@ -41,7 +43,7 @@ class RunFolder {
   // An empty folder for `run`. Where one is there already: removed with `overwrite`, else refused.
   void start(const Json& run, bool overwrite) const;
   // Throws where the run in the folder is another one, naming what differs. Only reads.
-  void continue_run(const Json& run) const;
+  void continue_run(const Json& run, const Note& note = {}) const;
   // What a killed process has left half-written. Under the lock alone: another process's files
   // look the same while it writes them.
   void remove_temporaries() const;
@@ -62,17 +64,20 @@ class RunFolder {
   std::filesystem::path path_;
 };
 
-Json read_json(const std::filesystem::path& path);
-// Lines of a log up to the first that is no JSON object. A last line without an end, which a killed
-// process leaves, is left out.
+// Without its checksum, which is compared. What has none is of an older version or of another
+// writer, and is told to `note`.
+Json read_json(const std::filesystem::path& path, const Note& note = {});
+// Lines of a log up to the first that is no JSON object or does not match its checksum. A last line
+// without an end, which a killed process leaves, is left out.
 struct JsonLines {
   std::vector<Json> lines;
   std::vector<std::uint64_t> ends;  // of each line, in bytes of the file
   bool whole = true;                // no line was refused
+  bool checked = true;              // every line has a checksum
 };
 JsonLines read_good_lines(const std::filesystem::path& path);
 // The same; throws where a line is refused.
-std::vector<Json> read_json_lines(const std::filesystem::path& path);
+std::vector<Json> read_json_lines(const std::filesystem::path& path, const Note& note = {});
 void write_json(const std::filesystem::path& path, const Json& json);
 
 }  // namespace rode::lab

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "lab/data/sealed_json.h"
 #include "lab/train/durable.h"
 
 namespace rode::lab {
@@ -56,24 +57,46 @@ Scalars evaluation_scalars(const Json& json) {
   return scalars;
 }
 
-// The last line of a file of whole lines.
-Json last_line(const std::filesystem::path& file) {
-  const FileMapping mapping(file, "log");
-  const std::string_view text(reinterpret_cast<const char*>(mapping.bytes().data()),
-                              mapping.bytes().size());
-  if (text.size() < 2) return {};
-  const std::size_t before = text.rfind('\n', text.size() - 2);
-  return Json::parse(text.substr(before == std::string_view::npos ? 0 : before + 1), nullptr,
-                     false);
+std::string_view text_of(const FileMapping& mapping) {
+  return {reinterpret_cast<const char*>(mapping.bytes().data()), mapping.bytes().size()};
 }
 
-void tell(const RunLog::Note& note, const std::filesystem::path& file, std::string_view what) {
+// The last line of a file of whole lines; nothing where it was damaged.
+Json last_line(const std::filesystem::path& file) {
+  const FileMapping mapping(file, "log");
+  const std::string_view text = text_of(mapping);
+  if (text.size() < 2) return {};
+  const std::size_t before = text.rfind('\n', text.size() - 2);
+  const std::string_view line = text.substr(before == std::string_view::npos ? 0 : before + 1);
+  Json json = Json::parse(line, nullptr, false);
+  return unseal(line, json) == Seal::wrong ? Json() : json;
+}
+
+void tell(const Note& note, const std::filesystem::path& file, std::string_view what) {
   if (note) note(fmt::format("'{}' {}", printable(file.string()), what));
 }
 
+// A damaged line stays: what it was is not known, and the report of the run will name it too.
+void tell_damage(const std::filesystem::path& file, std::string_view text, const Note& note) {
+  std::size_t damaged = 0;
+  std::size_t first = 0;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+    Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && unseal(line, json) != Seal::wrong) continue;
+    if (damaged++ == 0) first = number;
+  }
+  if (damaged == 0) return;
+  tell(note, file,
+       fmt::format("has {} damaged line(s), the first is line {}; the run goes on, but 'rode "
+                   "compare' will refuse the log; restore it from a copy",
+                   damaged, first));
+}
+
 // How much of the log there is to keep: whole lines, `wanted` bytes where it has them.
-std::uint64_t kept_log(const std::filesystem::path& file, std::uint64_t wanted,
-                       const RunLog::Note& note) {
+std::uint64_t kept_log(const std::filesystem::path& file, std::uint64_t wanted, const Note& note) {
   if (wanted == 0) return 0;
   if (!std::filesystem::exists(file)) {
     tell(note, file, "is missing; the log begins anew after the checkpoint");
@@ -89,6 +112,7 @@ std::uint64_t kept_log(const std::filesystem::path& file, std::uint64_t wanted,
                      "log goes on behind them",
                      kept, wanted));
   }
+  tell_damage(file, text_of(mapping).substr(0, kept), note);
   return kept;
 }
 
@@ -101,8 +125,7 @@ struct KeptTimes {
   double seconds = 0;
 };
 
-KeptTimes kept_times(const std::filesystem::path& file, std::int64_t step,
-                     const RunLog::Note& note) {
+KeptTimes kept_times(const std::filesystem::path& file, std::int64_t step, const Note& note) {
   KeptTimes kept;
   if (step == 0 || !std::filesystem::exists(file)) return kept;
   const JsonLines read = read_good_lines(file);
@@ -158,7 +181,7 @@ void RunLog::step(const StepRecord& record) {
     json["matrices"] = matrices_json(record.matrices);
     append_matrices(scalars, json["matrices"]);
   }
-  log_.append(json.dump() + "\n");
+  log_.append(sealed(json) + "\n");
   if (events_) events_->scalars(record.step, scalars);
 }
 
@@ -168,12 +191,12 @@ void RunLog::evaluation(const EvalRecord& record) {
   json["best_loss"] = record.best_loss;
   json["weight_norm"] = record.weight_norm;
   json["matrices"] = radii_json(record.radii);
-  log_.append(json.dump() + "\n");
+  log_.append(sealed(json) + "\n");
   if (events_) events_->scalars(record.step, evaluation_scalars(json));
 }
 
 void RunLog::diverged(std::int64_t step, std::string_view what) {
-  log_.append(Json{{"kind", "diverged"}, {"step", step}, {"what", what}}.dump() + "\n");
+  log_.append(sealed({{"kind", "diverged"}, {"step", step}, {"what", what}}) + "\n");
 }
 
 double RunLog::seconds() const {
@@ -183,7 +206,7 @@ double RunLog::seconds() const {
 void RunLog::time(std::int64_t step, double units_per_second) {
   const Json json = {
       {"step", step}, {"seconds", seconds()}, {"units_per_second", units_per_second}};
-  times_->append(json.dump() + "\n");
+  times_->append(sealed(json) + "\n");
 }
 
 }  // namespace rode::lab

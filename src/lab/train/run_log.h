@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,8 +40,6 @@ struct EvalRecord {
 
 class RunLog {
  public:
-  using Note = std::function<void(const std::string&)>;
-
   // Continues after `step` steps, with the first `log_bytes` of the log. What is missing or damaged
   // of the files is told to `note`: the checkpoint is good without it.
   RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t step, bool tensorboard,

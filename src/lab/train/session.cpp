@@ -17,6 +17,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "lab/data/random.h"
+#include "lab/train/forward_state.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -164,14 +165,20 @@ Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64
   return {at::cross_entropy_loss(logits, labels), (logits.argmax(1) == labels).sum()};
 }
 
-Unread Session::gradients(const Batch& batch) {
+std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
   optimizer_->optimizer().zero_grad();
+  std::optional<ForwardState> before;
+  if (task_.train.accumulate > 1) before.emplace(model_->module(), device_);
   const auto parts = static_cast<double>(task_.train.accumulate);
   const std::int64_t rows = batch.rows / task_.train.accumulate;
   std::optional<GradientSums> sums;
   if (task_.train.accumulate > 1 && task_.train.parameters == "bf16") sums.emplace(*optimizer_);
   at::Tensor sum;
   for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
+    if (part > 0 && stop && stop()) {
+      if (before) before->restore();
+      return std::nullopt;
+    }
     const Part result = forward(batch, part * rows, rows);
     (result.loss / parts).backward();
     if (sums) sums->take();
@@ -179,7 +186,7 @@ Unread Session::gradients(const Batch& batch) {
     sum = sum.defined() ? sum + values : values;
   }
   if (sums) sums->give_back();
-  return {sum, batch.rows};
+  return Unread{sum, batch.rows};
 }
 
 std::vector<Measured> Session::read(const std::vector<Unread>& unread) const {
@@ -212,17 +219,21 @@ void Session::step(double multiplier) {
 
 void Session::check() { optimizer_->optimizer().engine().check(); }
 
-std::optional<Measured> Session::evaluate(BatchSource& batches, const std::function<bool()>& stop) {
+std::optional<Measured> Session::evaluate(BatchSource& batches, const Stop& stop,
+                                          const Done& done) {
   const ::torch::NoGradGuard no_grad;
   model_->module().eval();
   batches.rewind_evaluation();
   std::vector<Unread> unread;
+  std::int64_t samples = 0;
   bool stopped = false;
   while (const auto batch = batches.next_evaluation(task_.train.batch / task_.train.accumulate)) {
     stopped = stop && stop();
     if (stopped) break;
     const Part part = forward(*batch, 0, batch->rows);
     unread.push_back({values_of(part.loss, part.hits, 1), batch->rows});
+    samples += batch->rows;
+    if (done) done(samples);
   }
   model_->module().train();
   if (stopped || unread.empty()) return std::nullopt;

@@ -40,15 +40,19 @@ class Session {
  public:
   Session(const TrainOptions& options, const Method& method);
 
+  using Stop = std::function<bool()>;
+  using Done = std::function<void(std::int64_t samples)>;
+
   // Gradients of a batch, in the task's number of parts, and the loss: nothing has moved yet.
-  Unread gradients(const Batch& batch);
+  // Nothing where `stop` said so between two parts: generators and statistics are then as before.
+  std::optional<Unread> gradients(const Batch& batch, const Stop& stop);
   // Waits for the device, once for all.
   std::vector<Measured> read(const std::vector<Unread>& unread) const;
   // Enqueued only, on a GPU: what it refuses comes from check().
   void step(double multiplier);
   void check();
-  // Over the validation samples; nothing where `stop` said so.
-  std::optional<Measured> evaluate(BatchSource& batches, const std::function<bool()>& stop);
+  // Over the validation samples; nothing where `stop` said so. `done`: after each part.
+  std::optional<Measured> evaluate(BatchSource& batches, const Stop& stop, const Done& done);
 
   WeightNorms norms();
   std::int64_t parameters();

@@ -5,36 +5,22 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
+#include "lab/train/progress.h"
 #include "lab/train/run_folder.h"
 #include "lab/train/run_plan.h"
 
 namespace rode::lab {
 
-// What a progress line shows, after every step and evaluation.
-struct Progress {
-  std::int64_t step = 0;
-  std::int64_t total = 0;
-  double loss = 0;  // of the batch
-  std::optional<double> eval_loss = {};
-  std::optional<double> eval_accuracy = {};  // images
-  bool evaluated = false;                    // eval_loss is new
-  double lr = 0;
-  std::optional<double> lr_rho = {};
-  std::optional<double> lr_rest = {};
-  double units_per_second = 0;  // tokens or images
-  double seconds_left = 0;
-  std::string_view unit = {};  // "tokens", "images"
-};
-std::string format_progress(const Progress& progress);
-
 struct TrainHooks {
   std::function<void(const Progress&)> progress;
   std::function<void(std::string_view)> note;  // what a user should hear once
-  std::function<bool()> stop;                  // asked between batches: save and return
+  // What is slow on this machine, and Torch's warnings, each once; result.json has them too.
+  std::function<void(std::string_view)> warning;
+  // Asked between the parts of a batch and of an evaluation: drop what is not whole, save, return.
+  std::function<bool()> stop;
 };
 
 enum class TrainStatus { finished, interrupted, paused };
@@ -46,7 +32,8 @@ struct TrainOutcome {
 };
 
 // Opens data, model and optimizer, and the folder: a new run, or with `resume` the one that is
-// there (from its beginning where it has no checkpoint yet). Throws rode::Error.
+// there (from its beginning where it has no checkpoint yet). Throws rode::Error, also for what
+// Torch refuses.
 class Trainer {
  public:
   explicit Trainer(const TrainOptions& options, TrainHooks hooks = {});

@@ -40,17 +40,18 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
             options["betas_rest"],
             options["eps_rest"],
         )
-        return torch_adamw(w, *rest) if use_torch else AdamW(w, *rest, dtype)
+        return torch_adamw(w, *rest) if use_torch else AdamW(w, *rest, dtype=dtype)
     lr = options["lr" if matrix else "lr_rest"]
     decay = options["weight_decay" if matrix else "weight_decay_rest"]
     if optimizer == "adamw":
-        rule = (lr, decay, options["betas"], options["eps"])
-        return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype)
+        rule = (lr, decay, options["betas"], options["eps"], options["maximize"])
+        return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype=dtype)
     if optimizer == "sgd":
+        rule = (lr, decay, options["momentum"], options["nesterov"], options["maximize"])
         # PyTorch keeps no buffer without momentum; ours exists and holds the last gradient.
         if use_torch and options["momentum"] != 0:
-            return torch_sgd(w, lr, decay, options["momentum"])
-        return Sgd(w, lr, decay, options["momentum"], dtype)
+            return torch_sgd(w, *rule)
+        return Sgd(w, *rule, dtype=dtype)
     if optimizer == "ademamix":
         return AdEMAMix(
             w,

@@ -82,6 +82,7 @@ DEFAULTS = {
         "weight_decay_rest": 9e-4,
         "betas": (0.9, 0.95),
         "eps": 1e-8,
+        "maximize": False,
     },
     # The rest's rate follows `lr` unless it is set.
     "adafactor": {
@@ -106,6 +107,8 @@ DEFAULTS = {
         "weight_decay": 5e-4,
         "weight_decay_rest": 5e-4,
         "momentum": 0.9,
+        "nesterov": False,
+        "maximize": False,
     },
 }
 

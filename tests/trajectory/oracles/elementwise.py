@@ -8,8 +8,9 @@ import torch
 
 
 class AdamW:
-    def __init__(self, w, lr, weight_decay, betas, eps, dtype=np.float64):
+    def __init__(self, w, lr, weight_decay, betas, eps, maximize=False, dtype=np.float64):
         self.lr, self.wd, self.betas, self.eps, self.dtype = lr, weight_decay, betas, eps, dtype
+        self.maximize = maximize
         self.state = {
             "exp_avg": np.zeros(w.shape, dtype),
             "exp_avg_sq": np.zeros(w.shape, dtype),
@@ -18,6 +19,7 @@ class AdamW:
 
     def step(self, w, g):
         w, g, st, (b1, b2) = w.astype(self.dtype), g.astype(self.dtype), self.state, self.betas
+        g = -g if self.maximize else g
         st["step"] = st["step"] + 1
         t = int(st["step"][0])
         st["exp_avg"] = b1 * st["exp_avg"] + (1 - b1) * g
@@ -105,14 +107,18 @@ class Lion:
 
 
 class Sgd:
-    def __init__(self, w, lr, weight_decay, momentum, dtype=np.float64):
+    def __init__(
+        self, w, lr, weight_decay, momentum, nesterov=False, maximize=False, dtype=np.float64
+    ):
         self.lr, self.wd, self.mu, self.dtype = lr, weight_decay, momentum, dtype
+        self.nesterov, self.maximize = nesterov, maximize
         self.state = {"momentum": np.zeros(w.shape, dtype)}
 
     def step(self, w, g):
         w, g = w.astype(self.dtype), g.astype(self.dtype)
-        self.state["momentum"] = self.mu * self.state["momentum"] + g + self.wd * w
-        return w - self.lr * self.state["momentum"]
+        d = (-g if self.maximize else g) + self.wd * w
+        buffer = self.state["momentum"] = self.mu * self.state["momentum"] + d
+        return w - self.lr * (d + self.mu * buffer if self.nesterov else buffer)
 
 
 class TorchRule:
@@ -139,12 +145,14 @@ class TorchRule:
         return self.p.detach().numpy().copy()
 
 
-def torch_adamw(w, lr, weight_decay, betas, eps):
-    make = lambda p: torch.optim.AdamW(p, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+def torch_adamw(w, lr, weight_decay, betas, eps, maximize=False):
+    make = lambda p: torch.optim.AdamW(p, lr, betas, eps, weight_decay, maximize=maximize)
     return TorchRule(w, make, {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"})
 
 
-def torch_sgd(w, lr, weight_decay, momentum):
-    make = lambda p: torch.optim.SGD(p, lr=lr, momentum=momentum, weight_decay=weight_decay)
+def torch_sgd(w, lr, weight_decay, momentum, nesterov=False, maximize=False):
+    make = lambda p: torch.optim.SGD(
+        p, lr, momentum, weight_decay=weight_decay, nesterov=nesterov, maximize=maximize
+    )
     keys = {"momentum": "momentum_buffer"} if momentum else {}
     return TorchRule(w, make, keys)

@@ -32,7 +32,8 @@ class ParamState final : public ::torch::optim::OptimizerCloneableParamState<Par
 // An optimizer whose steps are the engine's, on memory that is torch's: parameters, gradients and
 // state stay tensors, and nothing is copied. The engine is built at the first step, and again
 // where parameters, devices, types or fixed options have changed; state is kept. Throws
-// rode::Error; a call that throws has changed nothing.
+// rode::Error; a call that throws has changed nothing, except where Error::changed() says so:
+// a step that left weights which are not finite (rode/optimizer.h).
 class EngineOptimizer : public ::torch::optim::Optimizer {
  public:
   ~EngineOptimizer() override;
@@ -42,6 +43,10 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   // without a gradient are left alone. CUDA: on torch's current stream, enqueued and not waited
   // for; what the device refuses comes from engine().check().
   at::Tensor step(LossClosure closure = nullptr) override;
+
+  // A gradient that holds NaN or Inf refuses the step (at first), or skips its parameter. From
+  // the next step on; no part of an archive.
+  void set_on_non_finite(OnBadGradient policy);
 
   // As torch's, and checks the options at once. Called through a reference to torch's class,
   // some versions of torch (2.13) give the group the defaults instead of its options.
@@ -76,6 +81,7 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> kept_;  // graphs may still replay their steps
   std::int64_t steps_ = 0;                      // of earlier engines
+  OnBadGradient on_non_finite_ = OnBadGradient::refuse;
 };
 
 // `EngineOptions`: a struct of rode/optim/.

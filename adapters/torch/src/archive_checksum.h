@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checksum of what an archive holds: Torch's own are not compared when it loads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "binding.h"
+
+namespace rode::torch {
+
+// Over the step count, every option, name and state tensor, in the order of the parameters; 32
+// digits behind the tag that docs/files.md describes.
+std::string archive_checksum(std::int64_t steps,
+                             const std::vector<::torch::optim::OptimizerParamGroup>& groups,
+                             const std::vector<const GroupOptions*>& options,
+                             const ParamStates& states);
+
+}  // namespace rode::torch

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter groups: adding them, and checking all that will be stepped before it is."""
+
+import warnings
+from typing import Any
+
+import torch
+
+from rode import _engine
+from rode._binding import TENSOR_TYPES, TYPE_NAMES
+from rode._checks import (
+    check_memory,
+    check_names,
+    check_parameter,
+    names_of,
+    one_device,
+    repeated,
+)
+from rode._options import (
+    check_choices,
+    decay_of_rest,
+    engine_options,
+    group_defaults,
+    rate,
+    refuse_unknown,
+    settings,
+)
+from rode._torch_state import Plan, check_state, from_torch
+
+_TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+
+NO_OPTIONS = ("params", "param_names")
+_OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
+
+
+class Groups(torch.optim.Optimizer):
+    """An optimizer's groups and what is known of them without an engine."""
+
+    # Whether what is not a matrix is left to AdamW; False: one rule for everything.
+    _delegates = True
+    # Of the classes that torch.optim has too, its names for the engine's state keys: checkpoints
+    # are then the same.
+    _torch_names: dict[str, str] | None = None
+    _name: str  # the engine's
+    _keys: list[str]  # of its options
+    _reasons: dict[str, str]  # of the routing, by parameter
+
+    def _drop(self) -> None:
+        """Forgets the engine, which has other groups."""
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; its options default to the optimizer's, those of a group with
+        rule="rest" to the rest's."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = dict(param_group)
+        check_choices(group)
+        rule = group.get("rule", "auto")
+        reasons = group.pop("reasons", {})
+        self._name_parameters(group)
+        decay_of_rest(group, self._keys)
+        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        # Options that other groups have are ignored here, as where one dict serves several groups.
+        known = {*options, *self.defaults, *_OWN_KEYS, *NO_OPTIONS, "reference_lr"}
+        refuse_unknown(self._name, group, known)
+        super().add_param_group({**options, **group})
+        added = self.param_groups[-1]
+        try:
+            for key in self._keys:
+                if key not in options:
+                    del added[key]
+            added.setdefault("reference_lr", rate(added))
+            self._check_added(added)
+        except BaseException:
+            self.param_groups.pop()
+            raise
+        self._reasons.update(reasons)
+        self._drop()
+
+    def _check_added(self, group: dict[str, Any]) -> None:
+        check_names(self.param_groups)
+        names, params = names_of(self.param_groups), group["params"]
+        own = names[len(names) - len(params) :]
+        for name, p in zip(own, params, strict=True):
+            if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
+                raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
+        self._plan(group, own)
+        everything = [p for each in self.param_groups for p in each["params"]]
+        one_device(names, everything)
+        check_memory(names, everything)
+        twice = repeated(own, params)
+        if twice:  # torch has warned of it, without a name
+            warnings.warn(f"[parameters] {twice}", stacklevel=2)
+
+    def _plan(self, group: dict[str, Any], names: list[str]) -> dict[str, Plan]:
+        """The state of a group's parameters, by name and key; raises where its options or its
+        parameters are not to be stepped."""
+        check_choices(group)
+        transposed = group["layout"] == "in_out"
+        for name, p in zip(names, group["params"], strict=True):
+            check_parameter(name, p)
+        members = [
+            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
+            for name, p in zip(names, group["params"], strict=True)
+        ]
+        spec = (self._name, settings(self._effective(group)), self._route(group), members)
+        plan: dict[str, Plan] = {name: {} for name in names}
+        for name, key, shape, dtype in _engine.planned_state(spec):
+            plan[name][key] = (shape, TENSOR_TYPES[dtype])
+        return plan
+
+    def _name_parameters(self, group: dict[str, Any]) -> None:
+        """Names where torch has none: state and messages are keyed by them."""
+        params = group["params"]
+        if isinstance(params, set):  # torch's to refuse
+            return
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        group["params"] = params
+        if not params:
+            return
+        named = [isinstance(p, tuple) for p in params]
+        if all(named) and not _TORCH_NAMES_PARAMETERS:
+            group["param_names"] = [name for name, _ in params]
+            group["params"] = [p for _, p in params]
+        elif not any(named) and self.param_groups and "param_names" in self.param_groups[0]:
+            first = sum(len(other["params"]) for other in self.param_groups)
+            group.setdefault("param_names", [f"param.{first + i}" for i in range(len(params))])
+
+    def _effective(self, group: dict[str, Any]) -> dict[str, Any]:
+        return engine_options(group, self._keys, self._delegates, rate(group))
+
+    def _route(self, group: dict[str, Any]) -> str:
+        if not self._delegates or group["rule"] == "matrix":
+            return "everything"
+        return "rest" if group["rule"] == "rest" else group["route"]
+
+    # ---- Loading ----------------------------------------------------------------------------
+
+    def _fill(self, group: dict[str, Any], own: dict[str, Any]) -> None:
+        """What a state dict of another optimizer or release may lack stays as it is."""
+        for key in self.defaults.keys() - self._keys:
+            if key in _OWN_KEYS or key in own:
+                kept = own if key != "steps_done" else {}
+                group.setdefault(key, kept.get(key, self.defaults[key]))
+        options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
+        if own.get("rule") == group["rule"]:
+            options.update((key, own[key]) for key in options.keys() & own.keys())
+        for key, value in options.items():
+            group.setdefault(key, value)
+        group.setdefault("reference_lr", rate({"lr": group.get("initial_lr", group["lr"])}))
+
+    def _loadable(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A state dict as it will be taken; raises for what could not be stepped."""
+        saved = given["param_groups"]
+        if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
+            return given  # torch's to refuse
+        groups = []
+        for group, own in zip(saved, self.param_groups, strict=True):
+            kept = {key: own[key] for key in NO_OPTIONS if key in own}
+            groups.append({**kept, **group, "params": own["params"]})
+            self._fill(groups[-1], own)
+        check_names(groups)
+        names = iter(names_of(groups))
+        state = dict(given["state"])
+        for group, numbers in zip(groups, (g["params"] for g in saved), strict=True):
+            own_names = [next(names) for _ in numbers]
+            plan = self._plan(group, own_names)
+            for number, name, p in zip(numbers, own_names, group["params"], strict=True):
+                entries = state.get(number, {})
+                if self._torch_names is not None:
+                    entries = from_torch(entries, name, plan[name], self._torch_names)
+                if not hasattr(p, "to_local"):  # of a shard the step knows the shape
+                    check_state(entries, name, plan[name])
+                if number in state:
+                    state[number] = entries
+        return {**given, "state": state}

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that are DTensors: which rules may step a shard, where its state lies, and what the
+ranks of a mesh agree on before a step."""
+
+import math
+import sys
+from itertools import chain
+from typing import Any, TypeGuard
+
+import torch
+
+from rode import _engine
+from rode._engine import Error
+
+# Rules whose result for one element depends on that element alone.
+_ELEMENTWISE = ("adamw", "ademamix", "sgd")
+# The engine's limits on the squared norm of a gradient (src/backend/jobs.h): squares in fp32, or
+# only sums.
+_SQUARES_LIMIT, _SUMS_LIMIT = 3.4e38, 1e72
+# What a rank tells about a gradient: present, absent, absent where this rank has no elements,
+# placed otherwise than the parameter, not on its mesh.
+_PRESENT, _ABSENT, _NOT_NEEDED, _MOVED, _FOREIGN = range(5)
+_FLAGS = 5
+
+
+def _tensor_module() -> Any:
+    """Where DTensor is, once something has made one: its place differs between releases."""
+    for name in ("torch.distributed.tensor", "torch.distributed._tensor"):
+        module = sys.modules.get(name)
+        if module is not None and hasattr(module, "DTensor"):
+            return module
+    return None
+
+
+def is_dtensor(tensor: object) -> TypeGuard[Any]:
+    module = _tensor_module()
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, the very tensor: a plain one is its own."""
+    if not is_dtensor(tensor):
+        return tensor
+    part = tensor._local_tensor  # to_local() makes a view anew every time
+    wait = getattr(part, "wait", None)  # a collective on its way
+    own: torch.Tensor = part if wait is None else wait()
+    return own
+
+
+def refuse_matrices(
+    groups: list[dict[str, Any]], methods: list[tuple[str, Any, str]], names: list[str]
+) -> None:
+    """A part of a matrix has neither its norm nor its direction."""
+    labels = iter(names)
+    for group, (method, _, route) in zip(groups, methods, strict=True):
+        for p in group["params"]:
+            name = next(labels)
+            if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
+                raise Error(
+                    f"[parameters] parameter '{name}' is flattened by FSDP, a shard of the whole; "
+                    "use fully_shard (FSDP2) with an element-wise optimizer, or train with "
+                    "DistributedDataParallel"
+                )
+            if not is_dtensor(p):
+                continue
+            if any(placement.is_partial() for placement in p.placements):
+                raise Error(
+                    f"[parameters] parameter '{name}' is a DTensor placed as {p.placements}: its "
+                    "value is a sum over ranks; redistribute it to Shard or Replicate"
+                )
+            if method in _ELEMENTWISE or _is_rest(route, name, p):
+                continue
+            rest = f"route it to the rest (rode.param_groups with overrides={{'{name}': 'rest'}}), "
+            raise Error(
+                f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, and {method} "
+                f"needs the whole; {'' if method == 'adafactor' else rest}train with "
+                "DistributedDataParallel, keep its module out of the sharding, or use AdamW, "
+                "AdEMAMix or SGD"
+            )
+
+
+def _is_rest(route: str, name: str, p: torch.Tensor) -> bool:
+    if route == "everything":
+        return False
+    return route == "rest" or _engine.route(route, [(name, list(p.shape))])[0][0] == "rest"
+
+
+def spread(part: torch.Tensor, like: Any) -> torch.Tensor:
+    """State of a DTensor from this rank's part of it."""
+    whole: torch.Tensor = _tensor_module().DTensor.from_local(
+        part,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+    return whole
+
+
+def placed(given: torch.Tensor, like: Any) -> torch.Tensor:
+    """A value as the DTensor `like` is placed. Given: whole on every rank, or placed otherwise."""
+    value: Any = given
+    if not is_dtensor(given):
+        module = _tensor_module()
+        everywhere = [module.Replicate()] * like.device_mesh.ndim
+        value = module.DTensor.from_local(
+            given.to(like.device), like.device_mesh, everywhere, run_check=False
+        )
+    if value.device_mesh != like.device_mesh or value.placements != like.placements:
+        value = value.redistribute(like.device_mesh, like.placements)
+    out: torch.Tensor = value
+    return out
+
+
+def _norm(grad: torch.Tensor) -> torch.Tensor:
+    norm: torch.Tensor = torch.linalg.vector_norm(grad, dtype=torch.float64)
+    return norm
+
+
+def _sum_over(mesh: Any, values: torch.Tensor) -> list[float]:
+    """A sum, because a maximum may lose NaN on its way."""
+    values = values.to(mesh.device_type)
+    for dimension in range(mesh.ndim):
+        torch.distributed.all_reduce(values, group=mesh.get_group(dimension))
+    out: list[float] = values.tolist()
+    return out
+
+
+def _refused(text: str) -> Error:
+    error = Error(f"[step] {text}")
+    error.kind = "non_finite"
+    return error
+
+
+class Agreement:
+    """What all ranks must decide alike: a step is made by all of them or by none."""
+
+    def __init__(self, params: list[torch.Tensor], names: list[str], limits: list[float]) -> None:
+        self._params, self._names, self._limits = params, names, limits
+        self.indices = [i for i, p in enumerate(params) if is_dtensor(p)]
+        self.refused = 0
+        members: dict[Any, list[int]] = {}
+        for index in self.indices:
+            members.setdefault(params[index].device_mesh, []).append(index)  # type: ignore[attr-defined]
+        # One order on every rank, so that none waits for another in a circle; the largest last:
+        # what a part of the ranks found reaches all of them, where the others are slices of it.
+        self._meshes = sorted(
+            ((mesh, own) for mesh, own in members.items() if mesh.get_coordinate() is not None),
+            key=lambda item: (item[0].size(), item[0].mesh.flatten().tolist()),
+        )
+
+    @torch.no_grad()
+    def gradients(self, skip: bool) -> dict[int, torch.Tensor]:
+        """This rank's part of every DTensor's gradient, by index; or the same error on all ranks,
+        those included whose own part is finite. `skip`: instead, gradients that are not finite
+        are left out on all ranks."""
+        found: dict[int, torch.Tensor] = {}
+        text = None if skip else self._plain_trouble()
+        failed = text is not None
+        for mesh, members in self._meshes:
+            flags = [self._flags(index, found) for index in members]
+            marks = [*chain.from_iterable(flags), float(failed)]
+            *told, elsewhere = _sum_over(mesh, torch.tensor(marks, dtype=torch.float64))
+            rows = [told[i : i + _FLAGS] for i in range(0, len(told), _FLAGS)]
+            for index, row in zip(members, rows, strict=True):
+                if _can_move(row):
+                    p = self._params[index]
+                    found[index] = local(placed(p.grad, p))  # type: ignore[arg-type]
+            sums = _sum_over(mesh, self._squares(members, found))
+            for index, row, squares in zip(members, rows, sums, strict=True):
+                text = text or self._trouble(index, row)
+                if skip and not squares <= self._limits[index]:
+                    found.pop(index, None)
+                elif text is None:
+                    text = self._norm_trouble(index, squares)
+            failed = failed or text is not None or elsewhere > 0
+        if not failed:
+            return found
+        self.refused += 1
+        raise _refused(
+            text
+            or "a gradient of another rank was refused; nothing was changed on any rank; see the "
+            "error of that rank"
+        )
+
+    def any_failed(self, failed: bool) -> bool:
+        """Whether a rank's step has failed, for reasons that only its engine knows."""
+        for mesh, _ in self._meshes:
+            failed = _sum_over(mesh, torch.tensor([float(failed)]))[0] > 0
+        return failed
+
+    def _plain_trouble(self) -> str | None:
+        """Of parameters that are no DTensors, on this rank."""
+        for index in sorted(set(range(len(self._params))) - set(self.indices)):
+            grad = self._params[index].grad
+            if grad is None or grad.layout is not torch.strided:
+                continue
+            text = self._norm_trouble(index, _norm(grad).item() ** 2)
+            if text is not None:
+                return text
+        return None
+
+    def _flags(self, index: int, found: dict[int, torch.Tensor]) -> list[float]:
+        p: Any = self._params[index]
+        flags = [0.0] * _FLAGS
+        if p.grad is None:
+            flags[_ABSENT if local(p).numel() > 0 else _NOT_NEEDED] = 1
+        elif not is_dtensor(p.grad) or p.grad.device_mesh != p.device_mesh:
+            flags[_FOREIGN] = 1
+        elif p.grad.placements != p.placements:
+            flags[_MOVED] = 1
+        else:
+            found[index] = local(p.grad)
+            flags[_PRESENT] = 1
+        return flags
+
+    def _squares(self, members: list[int], found: dict[int, torch.Tensor]) -> torch.Tensor:
+        nothing = torch.zeros((), dtype=torch.float64, device=self._params[members[0]].device)
+        norms = [_norm(found[index]) if index in found else nothing for index in members]
+        return torch.stack(norms).square()
+
+    def _trouble(self, index: int, row: list[float]) -> str | None:
+        """From what all ranks of a mesh have told: the same text on each of them."""
+        name = self._names[index]
+        if row[_FOREIGN]:
+            return (
+                f"gradient of '{name}' is not a DTensor on the mesh of its parameter; nothing was "
+                "changed; make it one with DTensor.from_local"
+            )
+        if row[_PRESENT] and row[_MOVED]:
+            return (
+                f"gradient of '{name}' is placed differently on different ranks; nothing was "
+                "changed; redistribute it to the placements of its parameter"
+            )
+        given = row[_PRESENT] + row[_MOVED]
+        missing = row[_ABSENT] + (row[_NOT_NEEDED] if row[_MOVED] else 0)
+        if given and missing:
+            return (
+                f"gradient of '{name}' is present on {given:.0f} ranks and absent on {missing:.0f}; "
+                "nothing was changed; a step needs it on all ranks or on none"
+            )
+        return None
+
+    def _norm_trouble(self, index: int, squares: float) -> str | None:
+        if squares <= self._limits[index]:
+            return None
+        what = "holds NaN or Inf"
+        if math.isfinite(squares):
+            what = f"has norm {math.sqrt(squares):.3g}, too large for fp32 state"
+        return (
+            f"gradient of '{self._names[index]}' {what}; nothing was changed on any rank; lower "
+            "the rate or the loss scale"
+        )
+
+
+def _can_move(row: list[float]) -> bool:
+    """Whether every rank has a gradient to redistribute: it takes all of them."""
+    return bool(row[_MOVED]) and not any(row[:_MOVED]) and not row[_FOREIGN]
+
+
+def make_agreement(
+    groups: list[dict[str, Any]], methods: list[tuple[str, Any, str]], names: list[str]
+) -> Agreement | None:
+    """None where no parameter is a DTensor."""
+    params = [p for group in groups for p in group["params"]]
+    if not any(map(is_dtensor, params)):
+        return None
+    limits = [
+        _SQUARES_LIMIT if is_dtensor(p) and method != "sgd" else _SUMS_LIMIT
+        for group, (method, _, _) in zip(groups, methods, strict=True)
+        for p in group["params"]
+    ]
+    return Agreement(params, names, limits)

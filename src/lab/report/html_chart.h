@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chart as a figure of a page: plot, legend below it, and the values for page.js.
+#pragma once
+
+#include <string>
+
+#include "lab/report/chart.h"
+#include "lab/report/series_style.h"
+
+namespace rode::lab {
+
+std::string html_figure(const Chart& chart);
+// The piece of a curve beside a name.
+std::string html_sample(const LegendEntry& entry);
+
+}  // namespace rode::lab

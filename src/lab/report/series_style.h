@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the curves of a chart are told apart, and the legend that says so.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/report/chart.h"
+
+namespace rode::lab {
+
+// Eight colours, each with several dashes: solid for the first eight, then dashed, dotted, ...
+struct SeriesStyle {
+  std::string_view colour;
+  std::string_view dashes;  // of stroke-dasharray; empty: solid
+
+  // Attributes of a line.
+  std::string stroke(double width) const;
+};
+SeriesStyle style_of(std::size_t series);
+
+constexpr double kCurveWidth = 2;
+constexpr double kDivergedWidth = 1;
+constexpr std::string_view kDiverged = ", diverged";
+
+// The horizontal line of a chart.
+std::string line_stroke();
+
+// A cross of two strokes around a place: the end of a run that diverged.
+std::string cross_at(double x, double y, std::string_view colour);
+
+struct LegendEntry {
+  std::string name;
+  std::string sample;     // a piece of the curve: SVG of kSampleWidth x kSampleHeight
+  std::ptrdiff_t series;  // -1: the horizontal line
+  bool diverged = false;
+};
+constexpr double kSampleWidth = 32;
+constexpr double kSampleHeight = 12;
+
+// In the order of the series; a series of which no run was finished has only its diverged ones.
+std::vector<LegendEntry> legend_of(const Chart& chart);
+
+}  // namespace rode::lab

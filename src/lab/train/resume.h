@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which checkpoint a run goes on from: the newest that is whole and belongs to it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lab/train/checkpoint.h"
+#include "lab/train/run_folder.h"
+#include "lab/train/session.h"
+
+namespace rode::lab {
+
+// What every checkpoint of a run agrees with.
+struct ResumeFrom {
+  StreamPosition data;     // of the data at hand: its seed and size
+  std::int64_t total = 0;  // steps of the run
+  std::uint64_t seed = 0;
+};
+
+// Loads the newest checkpoint that can be used into the session; nothing where there is none at
+// all. Files appear whole or not at all, so that an older one is needed only where a disk has
+// failed: that is told to `note`, whatever is wrong with the newer. Those are renamed once one is
+// loaded: as the newest they would make the good ones the first to be removed. Throws what is wrong
+// with the last one where none can be used, and has then changed no file.
+std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from, Session& session,
+                                 const Note& note);
+
+}  // namespace rode::lab

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run while it trains. Private to the trainer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/train/batches.h"
+#include "lab/train/checkpoint.h"
+#include "lab/train/run_lock.h"
+#include "lab/train/run_log.h"
+#include "lab/train/session.h"
+#include "lab/train/trainer.h"
+#include "rode/error.h"
+
+namespace rode::lab {
+
+struct Trainer::Impl {
+  Impl(const TrainOptions& given, TrainHooks given_hooks);
+
+  bool stopping() const { return hooks.stop && hooks.stop(); }
+  void note(const std::string& text) const {
+    if (hooks.note) hooks.note(text);
+  }
+  void warn(const std::string& text) {
+    warnings.push_back(text);
+    if (hooks.warning) hooks.warning(text);
+  }
+
+  bool find_finished();
+  void take_lock();
+  void load();
+  void save();
+  bool evaluate();
+  bool train_step();
+  void settle();
+  Progress progress() const;
+  void report(const Progress& progress) const {
+    if (hooks.progress) hooks.progress(progress);
+  }
+  [[noreturn]] void diverge(std::int64_t step, const std::string& what);
+  Json result(const char* status);
+  TrainOutcome interrupted() {
+    save();
+    return {TrainStatus::interrupted, state.step, {}};
+  }
+  TrainOutcome run();
+
+  TrainOptions options;
+  TrainHooks hooks;
+  OptimizerSpec spec;
+  Method method;
+  BatchSource batches;
+  RunPlan plan;
+  RunFolder folder;
+  std::optional<RunLock> lock;
+  Session session;
+  TrainState state;
+  std::unique_ptr<RunLog> log;   // from run() on
+  std::optional<Json> finished;  // result.json of a run that there is nothing left to do of
+  bool resumed = false;
+  // The last checkpoint: its step, and that of the last evaluation in it. A run that was stopped
+  // inside of an evaluation has saved the step without.
+  std::int64_t saved = -1;
+  std::int64_t saved_evaluation = -1;
+  WeightNorms norms;  // at the last evaluation
+  std::vector<std::string> warnings;
+  std::optional<double> loss;  // of the last batch that was read
+  std::optional<Rates> rates;  // of the last step
+  // Steps whose loss the device still has: their lines of the log are written when it is read.
+  std::vector<StepRecord> waiting;
+  std::vector<Unread> unread;
+  std::int64_t read_interval = 1;
+  Pace pace;
+};
+
+}  // namespace rode::lab

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run tells of itself: progress, its result, its divergence.
+#include <string>
+
+#include "lab/train/trainer_impl.h"
+#include "rode/optimizer.h"
+
+namespace rode::lab {
+
+Progress Trainer::Impl::progress() const {
+  Progress progress{.step = state.step, .total = plan.total, .loss = loss, .rates = rates};
+  if (state.evaluated >= 0) progress.eval_loss = state.last_loss;
+  if (state.evaluated >= 0 && !options.task.is_language()) {
+    progress.eval_accuracy = state.last_accuracy;
+  }
+  progress.unit = options.task.is_language() ? "tokens" : "images";
+  if (const auto speed = pace.steps_per_second()) {
+    progress.units_per_second =
+        *speed * static_cast<double>(options.task.train.batch * batches.units_per_row());
+  }
+  progress.seconds_left = pace.seconds_for(plan.total - state.step);
+  return progress;
+}
+
+void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
+  state.step = step;
+  log->diverged(step, what);
+  log->sync();
+  Json json = result("diverged");
+  json["what"] = what;
+  folder.write_result(json);
+  const std::string last =
+      saved < 0 ? "there is no checkpoint yet"
+                : "the last good checkpoint is '" + folder.checkpoint(saved).string() + "'";
+  throw Error(ErrorKind::non_finite, "train",
+              "step " + std::to_string(state.step) + ": " + what + "; expected finite numbers; " +
+                  last +
+                  "; lower the rates with --set lr=... or lengthen the warm-up, with --overwrite "
+                  "or another --out");
+}
+
+Json Trainer::Impl::result(const char* status) {
+  const TrainSpec& train = options.task.train;
+  const double seconds = log->seconds();
+  const std::int64_t units = state.step * train.batch * batches.units_per_row();
+  Json json = {{"status", status},
+               {"task", options.task.name},
+               {"optimizer", spec.name},
+               {"seed", options.seed},
+               {"steps", state.step},
+               {"units", units},
+               {"unit", options.task.is_language() ? "tokens" : "images"}};
+  if (state.evaluated >= 0) {
+    json["final_loss"] = state.last_loss;
+    json["best_loss"] = state.best_loss;
+    json["best_step"] = state.best_step;
+    json["weight_norm"] = session.norms().all;
+  }
+  if (!options.task.is_language()) {
+    json["final_accuracy"] = state.last_accuracy;
+    json["best_accuracy"] = state.best_accuracy;
+  }
+  if (const auto lowest = batches.best_loss()) json["lowest_possible_loss"] = *lowest;
+  json["parameters"] = session.parameters();
+  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  json["state_bytes"] = engine.state_bytes();
+  json["workspace_bytes"] = engine.workspace_bytes();
+  json["peak_memory_bytes"] = session.peak_bytes();
+  json["seconds"] = seconds;
+  json["units_per_second"] = seconds > 0 ? static_cast<double>(units) / seconds : 0.0;
+  json["threads"] = session.threads();
+  json["device"] = session.device().str();
+  if (!warnings.empty()) json["warnings"] = warnings;
+  return json;
+}
+
+}  // namespace rode::lab
