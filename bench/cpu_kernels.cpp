@@ -40,10 +40,10 @@ void adamw_pass(benchmark::State& state) {
   auto w = gaussian(kElements, 1), m = gaussian(kElements, 2), v = gaussian(kElements, 3);
   const auto g = gaussian(kElements, 4);
   for (float& x : v) x *= x;
-  const auto c = rules::adamw_coefficients({1e-3, 1e-2, 0.9, 0.95, 1e-8}, 1, 10);
+  float* const moments[] = {m.data(), v.data()};
+  const auto c = rules::AdamW::coefficients({1e-3, 1e-2, 0.9, 0.95, 1e-8}, 1, 10);
   for (auto _ : state) {
-    adamw_run(c, w.data(), g.data(), m.data(), v.data(), w.data(),
-              static_cast<std::int64_t>(kElements));
+    run_elements(c, w.data(), g.data(), moments, w.data(), static_cast<std::int64_t>(kElements));
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(7 * 4 * kElements));

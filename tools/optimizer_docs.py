@@ -13,34 +13,35 @@ are what `rode optimizers --json` prints: neither can differ from the code.
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "optimizers"
 
-# Page: header, C++ options struct, what the name sets beyond the struct's defaults.
-SOURCES = {
-    "rode": ("rode", "RodeOptions", ""),
-    "rode-snr": ("rode", "RodeOptions", "`snr = true` and the rates selected for it"),
-    "rode-fixed": ("rode", "RodeOptions", "`radius = fixed`, `lr_rho = 0`"),
-    "muon": ("muon", "MuonOptions", ""),
-    "muon-rms": ("muon", "MuonOptions", "`scale = rms` and the rates selected for it"),
-    "muon-normproj": ("muon", "MuonOptions", "`scale = rms`, `constraint = normproj`"),
-    "soap": ("soap", "SoapOptions", ""),
-    "mars-m": ("mars_m", "MarsMOptions", ""),
-    "ademamix": ("ademamix", "AdEMAMixOptions", ""),
-    "adafactor": ("adafactor", "AdafactorOptions", ""),
-    "adamw": ("adamw", "AdamWOptions", ""),
-    "sgd": ("sgd", "SgdOptions", ""),
-}
+HEADERS = ROOT / "include/rode/optim"
 SHAPES = {"qwen2-114m": "Qwen2-style 114M", "gpt2": "GPT-2 124M", "resnet50": "ResNet-50"}
+
+
+def structs():
+    """Name of an optimizer -> its options struct, from the list of optimizers."""
+    rows = re.findall(r'X\(\w+, (\w+), "([^"]+)"', (HEADERS / "list.h").read_text())
+    return {name: struct for struct, name in rows}
+
+
+def header_of(struct):
+    """The header that defines an options struct."""
+    for path in HEADERS.glob("*.h"):
+        if f"struct {struct} {{" in path.read_text():
+            return path.stem
+    raise SystemExit(f"optimizer_docs: no header in {HEADERS} defines struct {struct}")
 
 
 def recurrence(header):
     """The leading comment of an options header, without the licence line."""
     lines = []
-    for line in (ROOT / "include/rode/optim" / f"{header}.h").read_text().splitlines()[1:]:
+    for line in (HEADERS / f"{header}.h").read_text().splitlines()[1:]:
         if not line.startswith("//"):
             break
         lines.append(line[3:] if line.startswith("// ") else line[2:])
@@ -55,8 +56,16 @@ def text(value):
     return str(value) if value != "" else "(none)"
 
 
-def page(info, state_bytes):
-    header, struct, preset = SOURCES[info["name"]]
+def preset_of(info, base):
+    """What a name sets beyond the defaults of its struct."""
+    defaults = {o["key"]: o["default"] for o in base["options"]}
+    changed = [o for o in info["options"] if o["default"] != defaults[o["key"]]]
+    return ", ".join(f"`{o['key']} = {text(o['default'])}`" for o in changed)
+
+
+def page(info, base, struct, state_bytes):
+    header = header_of(struct)
+    preset = preset_of(info, base)
     rows = "\n".join(
         f"| `{o['key']}` | {text(o['default'])} | {o['help']} |" for o in info["options"]
     )
@@ -108,13 +117,16 @@ def main():
         shapes: run(options.rode, "optimizers", "--shapes", shapes, "--json") for shapes in SHAPES
     }
     stale = []
+    known, base = structs(), None
     for info in run(options.rode, "optimizers", "--json")["optimizers"]:
         name = info["name"]
+        if name in known:  # the names after it, up to the next one here, are its presets
+            base = info
         state_bytes = {
             shapes: next(o["state_bytes"] for o in table["optimizers"] if o["name"] == name)
             for shapes, table in tables.items()
         }
-        path, fresh = PAGES / f"{name}.md", page(info, state_bytes)
+        path, fresh = PAGES / f"{name}.md", page(info, base, known[base["name"]], state_bytes)
         if path.exists() and path.read_text() == fresh:
             continue
         stale.append(path.name)

@@ -6,17 +6,14 @@
 
 #include <cstdint>
 #include <deque>
-#include <variant>
 #include <vector>
 
 #include "rode/optim/common.h"
 #include "rode/tensor_view.h"
 #include "rules/adafactor_rule.h"
-#include "rules/adamw_rule.h"
-#include "rules/ademamix_rule.h"
+#include "rules/element_rules.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
-#include "rules/sgd_rule.h"
 #include "rules/soap_rule.h"
 
 namespace rode {
@@ -121,12 +118,10 @@ struct AdafactorJob : JobBase {
 
 // Rules that treat every element alike.
 struct ElementJob : JobBase {
-  std::variant<const rules::AdamWConstants*, const rules::AdEMAMixConstants*,
-               const rules::SgdConstants*>
-      constants;
+  rules::ElementRules::Variant constants;
   std::int64_t count = 0;
-  Moments state[3];  // in the order of interface: exp_avg, exp_avg_sq / fast, slow, sq / momentum
-  std::int64_t* step = nullptr;  // null for SGD
+  Moments state[rules::kMostMoments];  // in the order of the rule's kKeys
+  std::int64_t* step = nullptr;        // null where the rule does not count
 };
 
 // Rows, columns and stride of any job's weights.

@@ -7,8 +7,6 @@
 namespace rode {
 namespace {
 
-double rate_of_matrices(const AdafactorOptions& o) { return o.lr; }
-
 class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
  public:
   using TypedRule::TypedRule;
@@ -17,18 +15,13 @@ class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
     using O = AdafactorOptions;
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
-      f.push_back(number("lr", &O::lr, at_least(0), "explicit rate of the matrices"));
-      f.push_back(
-          number("weight_decay", &O::weight_decay, at_least(0), "decoupled decay of the matrices"));
+      append_rates(f, "decoupled");
       f.push_back(number("eps", &O::eps, more_than(0), "added to the squared gradient"));
       f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
                          "greatest root mean square of an update"));
       f.push_back(
           number("decay_rate", &O::decay_rate, less_than(0), "exponent of the averages' decay"));
-      f.push_back(optional_number("lr_rest", &O::lr_rest, rate_of_matrices, at_least(0),
-                                  "rate of the rest; unless set, lr"));
-      f.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
-                         "decoupled decay of the rest"));
+      append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;
     }());

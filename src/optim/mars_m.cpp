@@ -2,6 +2,7 @@
 // MARS-M's options, state and jobs.
 #include "rode/optim/mars_m.h"
 
+#include "optim/element_optimizer.h"
 #include "optim/rule_support.h"
 
 namespace rode {
@@ -35,7 +36,7 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const StorageOptions& storage = options_.storage;
-    if (subject.treatment == Treatment::rest) return adamw_state(subject, storage);
+    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, storage);
     matrix_shape(name_, subject);
     const Shape& shape = subject.parameter->value.shape;
     std::vector<StateSpec> specs{{"momentum", shape, moment_dtype(storage)},
@@ -62,7 +63,7 @@ class MarsMInstance final : public RuleInstance {
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
-      add_adamw_job(jobs, subject, state, storage, &rest_);
+      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
       return;
     }
     const MatrixShape shape = matrix_shape(rule_.name(), subject);
@@ -79,7 +80,7 @@ class MarsMInstance final : public RuleInstance {
  private:
   MarsMRule rule_;
   rules::MuonConstants matrix_{};
-  rules::AdamWConstants rest_{};
+  rules::AdamW::Constants rest_{};
 };
 
 std::unique_ptr<RuleInstance> MarsMRule::instantiate() const {

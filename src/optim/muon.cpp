@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "optim/element_optimizer.h"
 #include "optim/rule_support.h"
 #include "rode/error.h"
 
@@ -62,7 +63,7 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const MuonOptions& o = options_;
-    if (subject.treatment == Treatment::rest) return adamw_state(subject, o.storage);
+    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, o.storage);
     const auto count = static_cast<std::int64_t>(blocks(subject).size());
     std::vector<StateSpec> specs{
         {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
@@ -90,7 +91,7 @@ class MuonInstance final : public RuleInstance {
                 Backend& backend) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
-      add_adamw_job(jobs, subject, state, storage, &rest_);
+      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
       return;
     }
     auto* radius = static_cast<float*>(state.find("radius"));
@@ -112,7 +113,7 @@ class MuonInstance final : public RuleInstance {
  private:
   MuonRule rule_;
   rules::MuonConstants matrix_{};
-  rules::AdamWConstants rest_{};
+  rules::AdamW::Constants rest_{};
 };
 
 std::unique_ptr<RuleInstance> MuonRule::instantiate() const {

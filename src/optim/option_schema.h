@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -195,6 +196,29 @@ void append_storage(std::vector<OptionField<O>>& fields) {
       {}});
 }
 
+// The rates of an optimizer that steps everything by one rule. `decay` says what a decay is:
+// "decoupled", or "coupled" where it is added to the gradient.
+template <class O>
+void append_rates(std::vector<OptionField<O>>& fields, const std::string& decay) {
+  fields.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
+  fields.push_back(
+      number("weight_decay", &O::weight_decay, at_least(0), decay + " decay of the matrices"));
+}
+
+template <class O>
+void append_rates_of_rest(std::vector<OptionField<O>>& fields, const std::string& decay) {
+  if constexpr (std::is_same_v<decltype(O::lr_rest), double>) {
+    fields.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
+  } else {
+    fields.push_back(optional_number<O>(
+        "lr_rest", &O::lr_rest, [](const O& o) { return o.lr; }, at_least(0),
+        "rate of the rest; unless set, lr"));
+  }
+  fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
+                          decay + " decay of the rest"));
+}
+
+// The rates and constants of AdamW for the rest.
 template <class O>
 void append_rest(std::vector<OptionField<O>>& fields) {
   fields.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest (AdamW)"));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The names of the library: each optimizer's options struct with its defaults.
 #include <algorithm>
-#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -9,14 +12,7 @@
 #include "optim/rule.h"
 #include "rode/error.h"
 #include "rode/method.h"
-#include "rode/optim/adafactor.h"
-#include "rode/optim/adamw.h"
-#include "rode/optim/ademamix.h"
-#include "rode/optim/mars_m.h"
-#include "rode/optim/muon.h"
-#include "rode/optim/rode.h"
-#include "rode/optim/sgd.h"
-#include "rode/optim/soap.h"
+#include "rode/optim/list.h"
 #include "rode/version.h"
 
 namespace rode {
@@ -35,24 +31,36 @@ MuonOptions muon_normproj() {
   return options;
 }
 
+// Names that set some options of a struct; each follows its struct's own name.
+const std::vector<Entry>& presets_of(std::string_view name) {
+  static const std::map<std::string_view, std::vector<Entry>> table{
+      {"rode",
+       {{"rode-snr", "RODE with its angle damped by the signal-to-noise ratio",
+         RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
+        {"rode-fixed", "RODE with every radius held at its first value",
+         RodeOptions{.lr_rho = 0, .radius = Radius::fixed}}}},
+      {"muon",
+       {{"muon-rms", "Muon with the RMS-matched scale", muon_rms()},
+        {"muon-normproj", "Muon RMS, each matrix put back to its first norm", muon_normproj()}}},
+  };
+  static const std::vector<Entry> none;
+  const auto found = table.find(name);
+  return found == table.end() ? none : found->second;
+}
+
 // Defaults are the rates selected for the paper's Qwen2-style model.
 const std::vector<Entry>& entries() {
-  static const std::vector<Entry> table{
-      {"rode", "radius by a scalar rule, direction by conditioned tangent momentum", RodeOptions{}},
-      {"rode-snr", "RODE with its angle damped by the signal-to-noise ratio",
-       RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
-      {"rode-fixed", "RODE with every radius held at its first value",
-       RodeOptions{.lr_rho = 0, .radius = Radius::fixed}},
-      {"muon", "orthogonalised momentum, original scale", MuonOptions{}},
-      {"muon-rms", "Muon with the RMS-matched scale", muon_rms()},
-      {"muon-normproj", "Muon RMS, each matrix put back to its first norm", muon_normproj()},
-      {"soap", "Adam in the eigenbasis of Shampoo's factors", SoapOptions{}},
-      {"mars-m", "Muon on a variance-reduced gradient", MarsMOptions{}},
-      {"ademamix", "Adam with a second, slow momentum", AdEMAMixOptions{}},
-      {"adafactor", "factored second moments, explicit rate", AdafactorOptions{}},
-      {"adamw", "Adam with decoupled weight decay", AdamWOptions{}},
-      {"sgd", "momentum, coupled weight decay", SgdOptions{}},
-  };
+  static const std::vector<Entry> table = [] {
+    std::vector<Entry> out;
+    const auto add = [&](const char* name, const char* summary, const Method& method) {
+      out.push_back({name, summary, method});
+      for (const Entry& preset : presets_of(name)) out.push_back(preset);
+    };
+#define RODE_ADD(Class, Options, name, summary) add(name, summary, Options{});
+    RODE_FOR_EACH_OPTIMIZER(RODE_ADD)
+#undef RODE_ADD
+    return out;
+  }();
   return table;
 }
 

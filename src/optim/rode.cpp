@@ -2,6 +2,7 @@
 // RODE's options, state and jobs.
 #include "rode/optim/rode.h"
 
+#include "optim/element_optimizer.h"
 #include "optim/rule_support.h"
 #include "rode/error.h"
 
@@ -89,7 +90,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const RodeOptions& o = options_;
-    if (subject.treatment == Treatment::rest) return adamw_state(subject, o.storage);
+    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, o.storage);
     const auto count = static_cast<std::int64_t>(blocks(subject).size());
     std::vector<StateSpec> specs{
         {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
@@ -124,7 +125,7 @@ class RodeInstance final : public RuleInstance {
                 Backend& backend) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
-      add_adamw_job(jobs, subject, state, storage, &rest_);
+      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
       return;
     }
     const auto scalar = [&](std::string_view key, std::size_t block) {
@@ -151,7 +152,7 @@ class RodeInstance final : public RuleInstance {
  private:
   RodeRule rule_;
   rules::RodeConstants matrix_{};
-  rules::AdamWConstants rest_{};
+  rules::AdamW::Constants rest_{};
 };
 
 std::unique_ptr<RuleInstance> RodeRule::instantiate() const {

@@ -111,27 +111,6 @@ Moments moments(const StateSlots& state, std::string_view key, std::int64_t offs
       dtype};
 }
 
-std::vector<StateSpec> adamw_state(const Subject& subject, const StorageOptions& storage) {
-  const Shape& shape = subject.parameter->value.shape;
-  std::vector<StateSpec> specs{{"exp_avg", shape, moment_dtype(storage)},
-                               {"exp_avg_sq", shape, moment_dtype(storage)},
-                               {"step", {1}, DType::i64}};
-  append_low_bits(specs, subject, storage);
-  return specs;
-}
-
-void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& state,
-                   const StorageOptions& storage, const rules::AdamWConstants* constants) {
-  ElementJob& job = jobs.element.emplace_back();
-  fill_base(job, subject, storage, state);
-  job.constants = constants;
-  job.count = subject.parameter->value.numel();
-  job.state[0] = moments(state, "exp_avg");
-  job.state[1] = moments(state, "exp_avg_sq");
-  job.most_gg = kSquaresLimit;
-  job.step = static_cast<std::int64_t*>(state.find("step"));
-}
-
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas) {
   if (storage.state_dtype != StateDType::bf16) return {};

@@ -99,14 +99,9 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
                const StateSlots& state, std::int64_t offset = 0);
 Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset = 0);
 
-// AdamW for a parameter: its state and its job.
-std::vector<StateSpec> adamw_state(const Subject& subject, const StorageOptions& storage);
-void add_adamw_job(JobList& jobs, const Subject& subject, const StateSlots& state,
-                   const StorageOptions& storage, const rules::AdamWConstants* constants);
-
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
-rules::AdamWConstants rest_constants(const Options& o) {
+rules::AdamW::Constants rest_constants(const Options& o) {
   return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "optim/element_optimizer.h"
 #include "optim/rule_support.h"
 #include "rode/error.h"
 
@@ -54,7 +55,7 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const StorageOptions& storage = options_.storage;
-    if (subject.treatment == Treatment::rest) return adamw_state(subject, storage);
+    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, storage);
     matrix_shape(name_, subject);  // checks the rank
     const Shape& shape = subject.parameter->value.shape;
     std::vector<StateSpec> specs{{"exp_avg", shape, DType::f32}, {"exp_avg_sq", shape, DType::f32}};
@@ -86,7 +87,7 @@ class SoapInstance final : public RuleInstance {
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
-      add_adamw_job(jobs, subject, state, storage, &rest_);
+      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
       return;
     }
     SoapJob& job = jobs.soap.emplace_back();
@@ -107,7 +108,7 @@ class SoapInstance final : public RuleInstance {
  private:
   SoapRule rule_;
   rules::SoapConstants matrix_{};
-  rules::AdamWConstants rest_{};
+  rules::AdamW::Constants rest_{};
 };
 
 std::unique_ptr<RuleInstance> SoapRule::instantiate() const {

@@ -4,6 +4,7 @@
 
 #include "reference/blocks.h"
 #include "reference/rules.h"
+#include "reference/settings.h"
 
 namespace rode::reference {
 
@@ -13,9 +14,11 @@ State adamw_state(const Tensor& parameter) {
           {"step", per_block({0.0})}};
 }
 
-void adamw_step(const AdamConstants& constants, Rates rates, Tensor& parameter,
-                const Tensor& gradient, State& state) {
-  const auto [beta1, beta2, eps, maximize] = constants;
+namespace {
+
+void step_with(const std::vector<double>& betas, double eps, bool maximize, Rates rates,
+               Tensor& parameter, const Tensor& gradient, State& state) {
+  const double beta1 = betas[0], beta2 = betas[1];
   const std::size_t size = parameter.data.size();
   std::vector<double>& m = entry(state, "exp_avg", size).data;
   std::vector<double>& v = entry(state, "exp_avg_sq", size).data;
@@ -29,6 +32,20 @@ void adamw_step(const AdamConstants& constants, Rates rates, Tensor& parameter,
     double& w = parameter.data[i];
     w = (1.0 - rates.lr * rates.weight_decay) * w - rates.lr * m_hat / (std::sqrt(v_hat) + eps);
   }
+}
+
+}  // namespace
+
+void adamw_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+                State& state) {
+  step_with(numbers(settings, "betas", 2), number(settings, "eps"),
+            flag_or(settings, "maximize", false), rates, parameter, gradient, state);
+}
+
+void adamw_rest_step(const Settings& settings, Rates rates, Tensor& parameter,
+                     const Tensor& gradient, State& state) {
+  step_with(numbers(settings, "betas_rest", 2), number(settings, "eps_rest"), false, rates,
+            parameter, gradient, state);
 }
 
 }  // namespace rode::reference

@@ -10,41 +10,43 @@
 namespace rode::reference {
 namespace {
 
-enum class Rule { rode, muon, soap, mars_m, ademamix, adamw, adafactor, sgd, rest_adamw };
+// Optimizers that step everything by one rule, whatever its shape.
+struct SameRule {
+  State (*state)(const Tensor& parameter);
+  void (*step)(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+               State& state);
+};
+const std::map<std::string, SameRule> kSameRule = {
+    {"adafactor", {adafactor_state, adafactor_step}}, {"adamw", {adamw_state, adamw_step}},
+    {"ademamix", {ademamix_state, ademamix_step}},    {"lion", {lion_state, lion_step}},
+    {"sgd", {sgd_state, sgd_step}},
+};
 
-// The variants of a family differ in their settings only, not in their rule.
-Rule rule_of(const std::string& optimizer, const Treatment& treatment) {
-  static const std::map<std::string, Rule> rules = {
-      {"rode", Rule::rode},   {"rode-snr", Rule::rode},       {"rode-fixed", Rule::rode},
-      {"muon", Rule::muon},   {"muon-rms", Rule::muon},       {"muon-normproj", Rule::muon},
-      {"soap", Rule::soap},   {"mars-m", Rule::mars_m},       {"ademamix", Rule::ademamix},
-      {"adamw", Rule::adamw}, {"adafactor", Rule::adafactor}, {"sgd", Rule::sgd}};
-  const auto found = rules.find(optimizer);
-  if (found == rules.end())
+// Optimizers with a rule for matrices; the rest is AdamW's. The names of a family differ in
+// their settings only.
+enum class MatrixRule { rode, muon, soap, mars_m };
+const std::map<std::string, MatrixRule> kMatrixRules = {
+    {"rode", MatrixRule::rode},          {"rode-snr", MatrixRule::rode},
+    {"rode-fixed", MatrixRule::rode},    {"muon", MatrixRule::muon},
+    {"muon-rms", MatrixRule::muon},      {"muon-normproj", MatrixRule::muon},
+    {"soap", MatrixRule::soap},          {"mars-m", MatrixRule::mars_m},
+};
+
+MatrixRule matrix_rule(const std::string& optimizer) {
+  const auto found = kMatrixRules.find(optimizer);
+  if (found == kMatrixRules.end())
     throw Error(ErrorKind::invalid_argument, "reference",
                 "optimizer '" + optimizer + "' is unknown; expected a name of the optimizer table");
-  switch (found->second) {
-    case Rule::rode:
-    case Rule::muon:
-    case Rule::soap:
-    case Rule::mars_m: return treatment.matrix ? found->second : Rule::rest_adamw;
-    default: return found->second;  // the rest follows the same rule
-  }
+  return found->second;
 }
 
-Rates rates_of(Rule rule, const Settings& settings, const Treatment& treatment, double multiplier) {
-  if (rule == Rule::rode) return {};  // reads its two rates itself, has no decay
+Rates rates_of(const Settings& settings, const Treatment& treatment, double multiplier) {
   if (treatment.matrix)
-    return {number(settings, "lr") * multiplier, number(settings, "weight_decay")};
-  const bool shared = rule == Rule::adafactor && !settings.contains("lr_rest");
+    return {number(settings, "lr") * multiplier, number_or(settings, "weight_decay", 0)};
+  // Where lr_rest may be unset, it is lr.
+  const bool shared = !settings.contains("lr_rest");
   return {number(settings, shared ? "lr" : "lr_rest") * multiplier,
           number(settings, "weight_decay_rest")};
-}
-
-AdamConstants adam_constants(const Settings& settings, const std::string& suffix) {
-  const std::vector<double> betas = numbers(settings, "betas" + suffix, 2);
-  const bool maximize = suffix.empty() && flag_or(settings, "maximize", false);
-  return {betas[0], betas[1], number(settings, "eps" + suffix), maximize};
 }
 
 void check_shape(const Tensor& tensor, const std::string& what) {
@@ -61,18 +63,17 @@ void check_shape(const Tensor& tensor, const std::string& what) {
 State initial_state(const std::string& optimizer, const Settings& settings,
                     const Treatment& treatment, const Tensor& parameter) {
   check_shape(parameter, "parameter");
-  switch (rule_of(optimizer, treatment)) {
-    case Rule::rode: return rode_state(settings, treatment, parameter);
-    case Rule::muon: return muon_state(settings, treatment, parameter);
-    case Rule::soap: return soap_state(settings, parameter);
-    case Rule::mars_m: return mars_m_state(treatment, parameter);
-    case Rule::ademamix: return ademamix_state(parameter);
-    case Rule::adafactor: return adafactor_state(parameter);
-    case Rule::sgd: return sgd_state(parameter);
-    case Rule::adamw:
-    case Rule::rest_adamw: break;
+  const auto same = kSameRule.find(optimizer);
+  if (same != kSameRule.end()) return same->second.state(parameter);
+  const MatrixRule rule = matrix_rule(optimizer);
+  if (!treatment.matrix) return adamw_state(parameter);
+  switch (rule) {
+    case MatrixRule::rode: return rode_state(settings, treatment, parameter);
+    case MatrixRule::muon: return muon_state(settings, treatment, parameter);
+    case MatrixRule::soap: return soap_state(settings, parameter);
+    case MatrixRule::mars_m: break;
   }
-  return adamw_state(parameter);
+  return mars_m_state(treatment, parameter);
 }
 
 std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
@@ -82,21 +83,24 @@ std::vector<Diagnostics> step(const std::string& optimizer, const Settings& sett
   check_shape(gradient, "gradient");
   if (gradient.shape != parameter.shape)
     throw Error(ErrorKind::shape, "reference", "the gradient's shape is not the parameter's");
-  const Rule rule = rule_of(optimizer, treatment);
-  const Rates rates = rates_of(rule, settings, treatment, multiplier);
+  const Rates rates = rates_of(settings, treatment, multiplier);
+  const auto same = kSameRule.find(optimizer);
+  if (same != kSameRule.end()) {
+    same->second.step(settings, rates, parameter, gradient, state);
+    return {};
+  }
+  const MatrixRule rule = matrix_rule(optimizer);
+  if (!treatment.matrix) {
+    adamw_rest_step(settings, rates, parameter, gradient, state);
+    return {};
+  }
   switch (rule) {
-    case Rule::rode: return rode_step(settings, treatment, parameter, gradient, state, multiplier);
-    case Rule::muon: muon_step(settings, treatment, rates, parameter, gradient, state); break;
-    case Rule::soap: soap_step(settings, rates, parameter, gradient, state); break;
-    case Rule::mars_m: mars_m_step(settings, treatment, rates, parameter, gradient, state); break;
-    case Rule::ademamix: ademamix_step(settings, rates, parameter, gradient, state); break;
-    case Rule::adafactor: adafactor_step(settings, rates, parameter, gradient, state); break;
-    case Rule::sgd: sgd_step(settings, rates, parameter, gradient, state); break;
-    case Rule::adamw:
-      adamw_step(adam_constants(settings, ""), rates, parameter, gradient, state);
-      break;
-    case Rule::rest_adamw:
-      adamw_step(adam_constants(settings, "_rest"), rates, parameter, gradient, state);
+    case MatrixRule::rode:
+      return rode_step(settings, treatment, parameter, gradient, state, multiplier);
+    case MatrixRule::muon: muon_step(settings, treatment, rates, parameter, gradient, state); break;
+    case MatrixRule::soap: soap_step(settings, rates, parameter, gradient, state); break;
+    case MatrixRule::mars_m:
+      mars_m_step(settings, treatment, rates, parameter, gradient, state);
       break;
   }
   return {};

@@ -31,13 +31,12 @@ State soap_state(const Settings& settings, const Tensor& parameter);
 void soap_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
                State& state);
 
-struct AdamConstants {
-  double beta1 = 0, beta2 = 0, eps = 0;
-  bool maximize = false;
-};
 State adamw_state(const Tensor& parameter);
-void adamw_step(const AdamConstants& constants, Rates rates, Tensor& parameter,
-                const Tensor& gradient, State& state);
+void adamw_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+                State& state);
+// With the constants of the rest: betas_rest, eps_rest.
+void adamw_rest_step(const Settings& settings, Rates rates, Tensor& parameter,
+                     const Tensor& gradient, State& state);
 
 State ademamix_state(const Tensor& parameter);
 void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
@@ -46,6 +45,10 @@ void ademamix_step(const Settings& settings, Rates rates, Tensor& parameter, con
 State adafactor_state(const Tensor& parameter);
 void adafactor_step(const Settings& settings, Rates rates, Tensor& parameter,
                     const Tensor& gradient, State& state);
+
+State lion_state(const Tensor& parameter);
+void lion_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
+               State& state);
 
 State sgd_state(const Tensor& parameter);
 void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,

@@ -8,26 +8,35 @@
 
 namespace rode::rules {
 
-struct SgdConstants {
-  double lr, weight_decay, momentum;
-  std::int32_t nesterov, maximize;
+struct Sgd {
+  static constexpr int kMoments = 1;
+  static constexpr const char* kKeys[kMoments] = {"momentum"};
+  static constexpr bool kCountsSteps = false;
+  static constexpr bool kAveragesSquares = false;
+
+  struct Constants {
+    double lr, weight_decay, momentum;
+    std::int32_t nesterov, maximize;
+  };
+
+  struct Coefficients {
+    float lr, weight_decay, momentum;
+    std::int32_t nesterov, maximize;
+  };
+
+  RODE_HOST_DEVICE static Coefficients coefficients(const Constants& c, double multiplier,
+                                                    std::int64_t /*t*/) {
+    return {static_cast<float>(multiplier * c.lr), static_cast<float>(c.weight_decay),
+            static_cast<float>(c.momentum), c.nesterov, c.maximize};
+  }
+
+  RODE_HOST_DEVICE static float element(const Coefficients& c, float w, float g,
+                                        float (&moments)[kMoments]) {
+    float& b = moments[0];
+    const float d = (c.maximize != 0 ? -g : g) + c.weight_decay * w;
+    b = c.momentum * b + d;
+    return w - c.lr * (c.nesterov != 0 ? d + c.momentum * b : b);
+  }
 };
-
-// What every element of a parameter shares in a step.
-struct SgdCoefficients {
-  float lr, weight_decay, momentum;
-  std::int32_t nesterov, maximize;
-};
-
-RODE_HOST_DEVICE inline SgdCoefficients sgd_coefficients(const SgdConstants& c, double multiplier) {
-  return {static_cast<float>(multiplier * c.lr), static_cast<float>(c.weight_decay),
-          static_cast<float>(c.momentum), c.nesterov, c.maximize};
-}
-
-RODE_HOST_DEVICE inline float sgd_element(const SgdCoefficients& c, float w, float g, float& b) {
-  const float d = (c.maximize != 0 ? -g : g) + c.weight_decay * w;
-  b = c.momentum * b + d;
-  return w - c.lr * (c.nesterov != 0 ? d + c.momentum * b : b);
-}
 
 }  // namespace rode::rules

@@ -151,6 +151,12 @@ const std::vector<Row>& defaults() {
                        {"eps", "1e-08"},
                        {"maximize", "false"}},
                       kStorage})},
+      {"lion", join({{{"lr", "0.0001"},
+                      {"lr_rest", "0.0001"},
+                      {"weight_decay", "0.1"},
+                      {"weight_decay_rest", "0.1"},
+                      {"betas", "0.9,0.99"}},
+                     kStorage})},
       {"sgd", join({{{"lr", "0.1"},
                      {"lr_rest", "0.1"},
                      {"weight_decay", "0.0005"},
@@ -176,15 +182,14 @@ TEST(Options, DefaultsAreThoseOfThePublishedTableAndNoOptionIsLeftOut) {
 }
 
 TEST(Options, AStructWithoutInitialisersIsTheOptimizerOfThatName) {
-  const std::vector<Method> methods{RodeOptions{},  MuonOptions{},     SoapOptions{},
-                                    MarsMOptions{}, AdEMAMixOptions{}, AdafactorOptions{},
-                                    AdamWOptions{}, SgdOptions{}};
-  const std::vector<std::string> names{"rode",     "muon",      "soap",  "mars-m",
-                                       "ademamix", "adafactor", "adamw", "sgd"};
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    EXPECT_EQ(methods[i].name(), names[i]);
-    EXPECT_EQ(values(methods[i]), values(Method::by_name(names[i])));
-  }
+  int count = 0;
+#define RODE_EXPECT(Class, Options, expected, summary)               \
+  EXPECT_EQ(Method(Options{}).name(), expected);                     \
+  EXPECT_EQ(values(Options{}), values(Method::by_name(expected)));   \
+  ++count;
+  RODE_FOR_EACH_OPTIMIZER(RODE_EXPECT)
+#undef RODE_EXPECT
+  EXPECT_EQ(count, 9);
 }
 
 // ---- Names ----------------------------------------------------------------------------

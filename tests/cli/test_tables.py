@@ -89,6 +89,7 @@ def tensor_bytes(optimizer, matrices, rest):
         "mars-m": 2,
         "ademamix": 3,
         "adamw": 2,
+        "lion": 1,
         "sgd": 1,
     }
     if optimizer == "adafactor":

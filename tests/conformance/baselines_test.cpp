@@ -19,7 +19,8 @@ using testing::Problem;
 constexpr std::size_t kSteps = 20;
 
 const std::vector<std::string> kMuonFamily = {"muon", "muon-rms", "muon-normproj", "mars-m"};
-const std::vector<std::string> kElementwise = {"adamw", "ademamix", "adafactor", "sgd"};
+const std::vector<std::string> kElementwise = {"adamw", "ademamix", "adafactor", "lion",
+                                               "sgd"};
 const std::vector<Extents> kMatrices = {{1, 1},   {1, 7},   {7, 1},    {2, 2},
                                         {33, 17}, {17, 33}, {128, 48}, {8, 4, 3, 3}};
 
@@ -103,6 +104,9 @@ TEST(BaselineConformance, EachOptionIsTheReferencesAndDiffersVisiblyFromTheDefau
       {"adafactor", {{"clip_threshold", "0.5"}}, {}},
       {"adafactor", {{"weight_decay", "1"}}, {}},
       {"adafactor", {{"eps", "1e-2"}}, {}},
+      {"lion", {{"betas", "0.3,0.99"}}, {}},
+      {"lion", {{"betas", "0.9,0.8"}}, {}},
+      {"lion", {{"weight_decay", "3"}, {"lr", "1e-2"}}, {{"lr", "1e-2"}}},
       {"sgd", {{"momentum", "0.5"}}, {}},
       {"sgd", {{"weight_decay", "0.1"}}, {}},
       {"sgd", {{"nesterov", "true"}}, {}},

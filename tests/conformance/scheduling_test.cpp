@@ -129,7 +129,7 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitWithinOneLargeMatrix) {
   for (const char* name : {"muon", "mars-m"})
     expect_same_bits_with_any_threads(
         Method::by_name(name, {{"ns_steps", "1"}, {"ns_form", "standard"}}), model, "1600x1200");
-  for (const char* name : {"adamw", "ademamix", "adafactor", "sgd"})
+  for (const char* name : {"adamw", "ademamix", "adafactor", "lion", "sgd"})
     expect_same_bits_with_any_threads(Method::by_name(name), model, "1600x1200");
 }
 

@@ -75,6 +75,7 @@ const std::vector<Recipe> kRecipes = {
     {"adafactor", {{"lr", "0.02"}}},
     {"adamw", {{"lr", "0.02"}, {"weight_decay", "0"}}},
     {"sgd", {{"lr", "0.1"}, {"weight_decay", "0"}}},
+    {"lion", {{"lr", "0.02"}, {"weight_decay", "0"}}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, Convergence, ::testing::ValuesIn(kRecipes),

@@ -172,6 +172,14 @@ CASES = {
         ("decay_rate", -0.3, {}, matrices),
         *REST_SAME_RULE,
     ],
+    "lion": [
+        ("lr", 1e-3, {}, matrices),
+        ("lr", 1e-3, {}, vectors),  # lr_rest follows it
+        ("weight_decay", 30.0, {}, matrices),
+        ("betas", (0.2, 0.99), {}, matrices),
+        ("betas", (0.9, 0.5), {}, matrices),
+        *REST_SAME_RULE,
+    ],
     "sgd": [
         ("lr", 0.3, {}, matrices),
         ("weight_decay", 0.1, {}, matrices),

@@ -201,13 +201,9 @@ bool Options<E>::send(rode::Optimizer& engine, std::size_t group) const {
   return true;
 }
 
-template class Options<rode::RodeOptions>;
-template class Options<rode::MuonOptions>;
-template class Options<rode::SoapOptions>;
-template class Options<rode::MarsMOptions>;
-template class Options<rode::AdEMAMixOptions>;
-template class Options<rode::AdafactorOptions>;
-template class Options<rode::AdamWOptions>;
-template class Options<rode::SgdOptions>;
+#define RODE_INSTANTIATE(Class, EngineOptions, name, summary) \
+  template class Options<rode::EngineOptions>;
+RODE_FOR_EACH_OPTIMIZER(RODE_INSTANTIATE)
+#undef RODE_INSTANTIATE
 
 }  // namespace rode::torch

@@ -7,9 +7,7 @@
 
 #include <cstdint>
 
-#include "rules/adamw_rule.h"
-#include "rules/ademamix_rule.h"
-#include "rules/sgd_rule.h"
+#include "rules/element_rules.h"
 
 namespace rode::cpu {
 
@@ -40,13 +38,12 @@ void scale(float* x, float factor, std::int64_t n);
 // out = a x + b y
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n);
 
-// One element-wise rule each: `out` receives the new weights, moments advance in place.
-void adamw_run(const rules::AdamWCoefficients& c, const float* w, const float* g, float* m,
-               float* v, float* out, std::int64_t n);
-void ademamix_run(const rules::AdEMAMixCoefficients& c, const float* w, const float* g, float* fast,
-                  float* slow, float* v, float* out, std::int64_t n);
-void sgd_run(const rules::SgdCoefficients& c, const float* w, const float* g, float* b, float* out,
-             std::int64_t n);
+// One overload per element rule: `out` receives the new weights, the moments advance in place.
+#define RODE_DECLARE_RUN(Rule)                                                           \
+  void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g, \
+                    float* const* moments, float* out, std::int64_t n);
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
+#undef RODE_DECLARE_RUN
 
 void widen(const std::uint16_t* half, float* out, std::int64_t n);  // bf16 -> fp32
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, AdEMAMix and SGD over the tensors of all parameters in one launch.
+// The element rules over the tensors of all parameters in one launch.
 //
 // The equations are those of rules/; what all elements of a tensor share was computed at the
-// gate. Bytes an element in fp32: AdamW reads 16 and writes 12, AdEMAMix 20 and 16, SGD 12
-// and 8. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk,
+// gate. Bytes per element in fp32: with k moments it reads 8 + 4k and writes 4 + 4k. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk,
 // five blocks an SM: as many threads as fit bring more than runs in flight.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
@@ -18,37 +17,14 @@ struct Args {
   const ChunkEntry* chunks;
 };
 
-// kArrays: how many moments a rule keeps; `m` holds one element of each.
-struct AdamW {
-  static constexpr int kArrays = 2, kRuns = 1;
-  rules::AdamWCoefficients c;
-  __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
-    return rules::adamw_element(c, w, g, m[0], m[1]);
-  }
-};
-
-struct AdEMAMix {
-  static constexpr int kArrays = 3, kRuns = 1;
-  rules::AdEMAMixCoefficients c;
-  __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
-    return rules::ademamix_element(c, w, g, m[0], m[1], m[2]);
-  }
-};
-
-struct Sgd {
-  static constexpr int kArrays = 1, kRuns = 2;
-  rules::SgdCoefficients c;
-  __device__ float operator()(float w, float g, float (&m)[kArrays]) const {
-    return rules::sgd_element(c, w, g, m[0]);
-  }
-};
-
 template <class Rule>
 __device__ Moved step_chunk(const JobEntry& job, std::uint64_t stream, const Walk& chunk,
-                            const Rule& rule) {
-  constexpr int kArrays = Rule::kArrays;
+                            const typename Rule::Coefficients& coefficients) {
+  constexpr int kArrays = Rule::kMoments;
+  constexpr int kRuns = kArrays == 1 ? 2 : 1;  // runs in flight: what the registers admit
+  const typename Rule::Coefficients c = coefficients;
   Moved moved;
-  walk<Rule::kRuns>(chunk.count, job.vector != 0,
+  walk<kRuns>(chunk.count, job.vector != 0,
                     [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
                       std::int64_t at[kCount];
 #pragma unroll
@@ -72,7 +48,7 @@ __device__ Moved step_chunk(const JobEntry& job, std::uint64_t stream, const Wal
                           float own[kArrays];
 #pragma unroll
                           for (int k = 0; k < kArrays; ++k) own[k] = m[k][i];
-                          fresh[i] = rule(w[i], g[i], own);
+                          fresh[i] = Rule::element(c, w[i], g[i], own);
 #pragma unroll
                           for (int k = 0; k < kArrays; ++k) m[k][i] = own[k];
                         }
@@ -93,13 +69,10 @@ __global__ void __launch_bounds__(kChunkThreads, 5) element(Args args) {
   const ElementStep& step = view.element_steps[entry.job - view.element_from];
   const Walk chunk(job.rows, job.cols, entry.index);
   Moved moved;
-  switch (view.elements[entry.job - view.element_from].rule) {
-    case ElementRule::adamw: moved = step_chunk(job, step.stream, chunk, AdamW{step.adamw}); break;
-    case ElementRule::ademamix:
-      moved = step_chunk(job, step.stream, chunk, AdEMAMix{step.ademamix});
-      break;
-    case ElementRule::sgd: moved = step_chunk(job, step.stream, chunk, Sgd{step.sgd}); break;
-  }
+  rules::ElementRules::visit(view.elements[entry.job - view.element_from].rule, [&]<class Rule>() {
+    moved = step_chunk<Rule>(job, step.stream, chunk,
+                             step.coefficients.as<typename Rule::Coefficients>());
+  });
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kChunkThreads>(sums);
   if (threadIdx.x != 0) return;

@@ -81,7 +81,7 @@ void fill(JobEntry& entry, const AdafactorJob& job) {
 
 void fill(JobEntry& entry, const ElementJob& job) {
   fill_base(entry, job, geometry_of(job));
-  for (int i = 0; i < 3; ++i) entry.moments[i] = view_of(job.state[i]);
+  for (int i = 0; i < rules::kMostMoments; ++i) entry.moments[i] = view_of(job.state[i]);
   entry.step = job.step;
   fill_vector(entry);
 }
@@ -104,16 +104,11 @@ void fill(MatrixEntry& entry, const MuonJob& job) {
 }
 
 void fill(ElementEntry& entry, const ElementJob& job) {
-  if (const auto* adamw = std::get_if<const rules::AdamWConstants*>(&job.constants)) {
-    entry.rule = ElementRule::adamw;
-    entry.adamw = **adamw;
-  } else if (const auto* mix = std::get_if<const rules::AdEMAMixConstants*>(&job.constants)) {
-    entry.rule = ElementRule::ademamix;
-    entry.ademamix = **mix;
-  } else {
-    entry.rule = ElementRule::sgd;
-    entry.sgd = *std::get<const rules::SgdConstants*>(job.constants);
-  }
+  entry.rule = static_cast<std::int32_t>(job.constants.index());
+  const auto copy = [&]<class Rule>(const rules::ElementConstants<Rule>& constants) {
+    entry.constants.as<typename Rule::Constants>() = *constants.values;
+  };
+  std::visit(copy, job.constants);
 }
 
 bool slot_in_fours(const JobEntry& job, const MatrixEntry& matrix) {

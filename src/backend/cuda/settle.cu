@@ -81,15 +81,10 @@ __device__ void settle_muon(const MatrixEntry& matrix, MatrixStep& step) {
 
 __device__ void settle_element(const ElementEntry& element, double multiplier, std::int64_t t,
                                ElementStep& step) {
-  switch (element.rule) {
-    case ElementRule::adamw:
-      step.adamw = rules::adamw_coefficients(element.adamw, multiplier, t);
-      break;
-    case ElementRule::ademamix:
-      step.ademamix = rules::ademamix_coefficients(element.ademamix, multiplier, t);
-      break;
-    case ElementRule::sgd: step.sgd = rules::sgd_coefficients(element.sgd, multiplier); break;
-  }
+  rules::ElementRules::visit(element.rule, [&]<class Rule>() {
+    step.coefficients.as<typename Rule::Coefficients>() =
+        Rule::coefficients(element.constants.as<typename Rule::Constants>(), multiplier, t);
+  });
 }
 
 __device__ void settle_job(const StepView& view, int index, double multiplier,

@@ -10,11 +10,9 @@
 
 #include "backend/cuda/control.h"
 #include "rode/optim/common.h"
-#include "rules/adamw_rule.h"
-#include "rules/ademamix_rule.h"
+#include "rules/element_rules.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
-#include "rules/sgd_rule.h"
 
 namespace rode::cuda {
 
@@ -67,7 +65,8 @@ enum class Sums : std::int32_t {
 struct JobEntry {
   WeightView weight;
   ArrayView grad;
-  ArrayView moments[3];  // matrices: momentum, previous gradient; element rules: theirs
+  // Matrices: momentum, previous gradient; element rules: theirs.
+  ArrayView moments[rules::kMostMoments];
   WeightView third;      // T of Sums::three: the weight, or MARS-M's previous gradient
   std::int64_t rows, cols, stride;
   std::int64_t offset;       // of the first element within the parameter
@@ -105,16 +104,10 @@ struct MatrixEntry {
   double scale;   // of the fan-out and fan-in
 };
 
-enum class ElementRule : std::int32_t { adamw, ademamix, sgd };
-
 // Over element jobs.
 struct ElementEntry {
-  union {
-    rules::AdamWConstants adamw;
-    rules::AdEMAMixConstants ademamix;
-    rules::SgdConstants sgd;
-  };
-  ElementRule rule;
+  rules::ElementRules::AnyConstants constants;
+  std::int32_t rule;  // index into rules::ElementRules
 };
 
 // Over matrices: the scalars of the step in progress.
@@ -133,11 +126,7 @@ struct MatrixStep {
 
 // Over element jobs: what all elements share in the step in progress.
 struct ElementStep {
-  union {
-    rules::AdamWCoefficients adamw;
-    rules::AdEMAMixCoefficients ademamix;
-    rules::SgdCoefficients sgd;
-  };
+  rules::ElementRules::AnyCoefficients coefficients;
   std::uint64_t stream;
 };
 

@@ -56,28 +56,17 @@ class Typed final : public AnyOptimizer {
   std::vector<E> base_;
 };
 
-// The first kind of options that the method has.
-template <class... E>
-std::unique_ptr<AnyOptimizer> choose(const ::torch::nn::Module& module, const Method& method,
-                                     Route route) {
-  std::unique_ptr<AnyOptimizer> made;
-  const auto attempt = [&](const auto* options) {
-    if (options == nullptr) return false;
-    made =
-        std::make_unique<Typed<std::remove_cvref_t<decltype(*options)>>>(module, *options, route);
-    return true;
-  };
-  (void)(attempt(method.get_if<E>()) || ...);
-  return made;
-}
-
 }  // namespace
 
 std::unique_ptr<AnyOptimizer> make_optimizer(const ::torch::nn::Module& module,
                                              const Method& method, Route route) {
-  auto made = choose<RodeOptions, MuonOptions, SoapOptions, MarsMOptions, AdEMAMixOptions,
-                     AdafactorOptions, AdamWOptions, SgdOptions>(module, method, route);
-  if (made == nullptr) {
+  std::unique_ptr<AnyOptimizer> made;
+  const bool found = any_optimizer([&]<class Options>() {
+    const Options* options = method.get_if<Options>();
+    if (options != nullptr) made = std::make_unique<Typed<Options>>(module, *options, route);
+    return options != nullptr;
+  });
+  if (!found) {
     throw Error(ErrorKind::unsupported, "train",
                 "optimizer '" + std::string(method.name()) + "' has no LibTorch class");
   }

@@ -8,7 +8,7 @@ the engine's files. PyTorch itself stands for AdamW and SGD in double precision.
 import numpy as np
 
 from .defaults import DEFAULTS, SAME_RULE, options_of
-from .elementwise import Adafactor, AdamW, AdEMAMix, Sgd, torch_adamw, torch_sgd
+from .elementwise import Adafactor, AdamW, AdEMAMix, Lion, Sgd, torch_adamw, torch_sgd
 from .muon import MarsM, Muon
 from .rode import Rode
 from .soap import Soap
@@ -63,6 +63,8 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
             options["warmup_steps"],
             dtype,
         )
+    if optimizer == "lion":
+        return Lion(w, lr, decay, options["betas"], dtype)
     if optimizer == "adafactor":
         return Adafactor(
             w, lr, decay, options["eps"], options["clip_threshold"], options["decay_rate"], dtype

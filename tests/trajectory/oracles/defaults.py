@@ -94,6 +94,13 @@ DEFAULTS = {
         "clip_threshold": 1.0,
         "decay_rate": -0.8,
     },
+    "lion": {
+        "lr": 1e-4,
+        "lr_rest": None,
+        "weight_decay": 0.1,
+        "weight_decay_rest": 0.1,
+        "betas": (0.9, 0.99),
+    },
     "sgd": {
         "lr": 1e-1,
         "lr_rest": 1e-1,
@@ -106,7 +113,7 @@ DEFAULTS = {
 }
 
 # Stepping everything by one rule: the rest differs in its rate and decay alone.
-SAME_RULE = {"ademamix", "adamw", "adafactor", "sgd"}
+SAME_RULE = {"ademamix", "adamw", "adafactor", "lion", "sgd"}
 
 # The adaptive radius has a relative rate, with a default of its own.
 ADAPTIVE_LR_RHO = 1e-2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW, AdEMAMix, Adafactor and SGD in plain numpy; AdamW and SGD by PyTorch too."""
+"""AdamW, AdEMAMix, Adafactor, Lion and SGD in plain numpy; AdamW and SGD by PyTorch too."""
 
 import math
 
@@ -92,6 +92,18 @@ class Adafactor:
         rms = float(np.sqrt(np.mean(u * u)))
         u = u / max(1.0, rms / self.clip)
         return w * (1 - self.lr * self.wd) - self.lr * u
+
+
+class Lion:
+    def __init__(self, w, lr, weight_decay, betas, dtype=np.float64):
+        self.lr, self.wd, self.betas, self.dtype = lr, weight_decay, betas, dtype
+        self.state = {"exp_avg": np.zeros(w.shape, dtype)}
+
+    def step(self, w, g):
+        w, g, m, (b1, b2) = w.astype(self.dtype), g.astype(self.dtype), self.state, self.betas
+        update = np.sign(b1 * m["exp_avg"] + (1 - b1) * g)
+        m["exp_avg"] = b2 * m["exp_avg"] + (1 - b2) * g
+        return w - self.lr * (update + self.wd * w)
 
 
 class Sgd:

@@ -12,13 +12,10 @@
 
 namespace rode::torch {
 
-using RODE = OptimizerOf<rode::RodeOptions>;
-using Muon = OptimizerOf<rode::MuonOptions>;
-using SOAP = OptimizerOf<rode::SoapOptions>;
-using MARSM = OptimizerOf<rode::MarsMOptions>;
-using AdEMAMix = OptimizerOf<rode::AdEMAMixOptions>;
-using Adafactor = OptimizerOf<rode::AdafactorOptions>;
-using AdamW = OptimizerOf<rode::AdamWOptions>;
-using SGD = OptimizerOf<rode::SgdOptions>;
+// RODE, Muon, SOAP, ...: every optimizer of rode/optim/list.h.
+#define RODE_NAME_OPTIMIZER(Class, EngineOptions, name, summary) \
+  using Class = OptimizerOf<rode::EngineOptions>;
+RODE_FOR_EACH_OPTIMIZER(RODE_NAME_OPTIMIZER)
+#undef RODE_NAME_OPTIMIZER
 
 }  // namespace rode::torch

@@ -13,14 +13,7 @@
 #include <torch/serialize/archive.h>
 
 #include "rode/method.h"
-#include "rode/optim/adafactor.h"
-#include "rode/optim/adamw.h"
-#include "rode/optim/ademamix.h"
-#include "rode/optim/mars_m.h"
-#include "rode/optim/muon.h"
-#include "rode/optim/rode.h"
-#include "rode/optim/sgd.h"
-#include "rode/optim/soap.h"
+#include "rode/optim/list.h"
 #include "rode/optimizer.h"
 #include "rode/parameter.h"
 #include "rode/routing.h"
@@ -96,22 +89,11 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
   EngineOptions effective() const;
 };
 
-using RODEOptions = Options<rode::RodeOptions>;
-using MuonOptions = Options<rode::MuonOptions>;
-using SOAPOptions = Options<rode::SoapOptions>;
-using MARSMOptions = Options<rode::MarsMOptions>;
-using AdEMAMixOptions = Options<rode::AdEMAMixOptions>;
-using AdafactorOptions = Options<rode::AdafactorOptions>;
-using AdamWOptions = Options<rode::AdamWOptions>;
-using SGDOptions = Options<rode::SgdOptions>;
-
-extern template class Options<rode::RodeOptions>;
-extern template class Options<rode::MuonOptions>;
-extern template class Options<rode::SoapOptions>;
-extern template class Options<rode::MarsMOptions>;
-extern template class Options<rode::AdEMAMixOptions>;
-extern template class Options<rode::AdafactorOptions>;
-extern template class Options<rode::AdamWOptions>;
-extern template class Options<rode::SgdOptions>;
+// RODEOptions, MuonOptions, ...: the class's name and "Options".
+#define RODE_NAME_OPTIONS(Class, EngineOptions, name, summary)  \
+  using Class##Options = Options<rode::EngineOptions>;          \
+  extern template class Options<rode::EngineOptions>;
+RODE_FOR_EACH_OPTIMIZER(RODE_NAME_OPTIONS)
+#undef RODE_NAME_OPTIONS
 
 }  // namespace rode::torch

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// An optimizer that is one element rule: state, jobs and live constants follow from the rule's type.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "optim/rule_support.h"
+#include "rules/element_rules.h"
+
+namespace rode {
+
+template <class Element>
+std::vector<StateSpec> element_state(const Subject& subject, const StorageOptions& storage) {
+  std::vector<StateSpec> specs;
+  for (const char* key : Element::kKeys) {
+    specs.push_back({key, subject.parameter->value.shape, moment_dtype(storage)});
+  }
+  if (Element::kCountsSteps) specs.push_back({"step", {1}, DType::i64});
+  append_low_bits(specs, subject, storage);
+  return specs;
+}
+
+template <class Element>
+void add_element_job(JobList& jobs, const Subject& subject, const StateSlots& state,
+                     const StorageOptions& storage, const typename Element::Constants& constants) {
+  ElementJob& job = jobs.element.emplace_back();
+  fill_base(job, subject, storage, state);
+  job.constants = rules::ElementConstants<Element>{&constants};
+  job.count = subject.parameter->value.numel();
+  if (Element::kAveragesSquares) job.most_gg = kSquaresLimit;
+  for (int i = 0; i < Element::kMoments; ++i) job.state[i] = moments(state, Element::kKeys[i]);
+  job.step = static_cast<std::int64_t*>(state.find("step"));
+}
+
+// The rest takes the same rule with rates of its own. `Derived` provides, beside what TypedRule
+// asks for,
+//   static Element::Constants constants(const Options&, double lr, double weight_decay);
+template <class Derived, class Options, class Element>
+class ElementOptimizer : public TypedRule<Derived, Options> {
+ public:
+  using TypedRule<Derived, Options>::TypedRule;
+
+  std::string advice() const override {
+    if constexpr (requires(const Options& o) { o.betas; }) {
+      return slow_average_advice(this->name_, this->options_.storage, this->options_.betas);
+    } else {
+      return {};
+    }
+  }
+
+  std::vector<StateSpec> state(const Subject& subject) const override {
+    return element_state<Element>(subject, this->options_.storage);
+  }
+
+  std::unique_ptr<RuleInstance> instantiate() const override {
+    return std::make_unique<Instance>(static_cast<const Derived&>(*this));
+  }
+
+ private:
+  class Instance final : public RuleInstance {
+   public:
+    explicit Instance(const Derived& rule) : storage_(rule.values().storage) { refresh(rule); }
+
+    void refresh(const Rule& rule) override {
+      const Options& o = static_cast<const Derived&>(rule).values();
+      matrix_ = Derived::constants(o, o.lr, o.weight_decay);
+      rest_ = Derived::constants(o, std::optional<double>(o.lr_rest).value_or(o.lr),
+                                 o.weight_decay_rest);
+    }
+
+    void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                  Backend&) override {
+      add_element_job<Element>(jobs, subject, state, storage_,
+                               subject.treatment == Treatment::matrix ? matrix_ : rest_);
+    }
+
+   private:
+    StorageOptions storage_;
+    typename Element::Constants matrix_{}, rest_{};
+  };
+};
+
+}  // namespace rode
