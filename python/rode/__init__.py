@@ -16,7 +16,8 @@ except ImportError as _error:
     from rode._missing import explained as _explained
 
     raise _explained(_error) from _error
-from rode.optimizers import MARSM, RODE, SGD, SOAP, Adafactor, AdamW, AdEMAMix, Muon
+from rode.one_rule import SGD, Adafactor, AdamW, AdEMAMix, Lion
+from rode.optimizers import MARSM, RODE, SOAP, Muon
 from rode.routing import param_groups
 from rode.trainer import trainer_factory
 
@@ -30,6 +31,7 @@ __all__ = [
     "Adafactor",
     "AdamW",
     "Error",
+    "Lion",
     "Muon",
     "OptionError",
     "param_groups",

@@ -13,7 +13,7 @@ from rode import _engine
 from rode._engine import Error
 
 # Rules whose result for one element depends on that element alone.
-_ELEMENTWISE = ("adamw", "ademamix", "sgd")
+_ELEMENTWISE = ("adamw", "ademamix", "lion", "sgd")
 # The engine's limits on the squared norm of a gradient (src/backend/jobs.h): squares in fp32, or
 # only sums.
 _SQUARES_LIMIT, _SUMS_LIMIT = 3.4e38, 1e72
@@ -75,7 +75,7 @@ def refuse_matrices(
                 f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, and {method} "
                 f"needs the whole; {'' if method == 'adafactor' else rest}train with "
                 "DistributedDataParallel, keep its module out of the sharding, or use AdamW, "
-                "AdEMAMix or SGD"
+                "AdEMAMix, Lion or SGD"
             )
 
 
@@ -267,7 +267,7 @@ def make_agreement(
     if not any(map(is_dtensor, params)):
         return None
     limits = [
-        _SQUARES_LIMIT if is_dtensor(p) and method != "sgd" else _SUMS_LIMIT
+        _SQUARES_LIMIT if is_dtensor(p) and method not in ("lion", "sgd") else _SUMS_LIMIT
         for group, (method, _, _) in zip(groups, methods, strict=True)
         for p in group["params"]
     ]

@@ -85,6 +85,7 @@ KINDS = [
     rode.MARSM,
     rode.SOAP,
     rode.AdEMAMix,
+    rode.Lion,
     rode.Adafactor,
     rode.AdamW,
     rode.SGD,

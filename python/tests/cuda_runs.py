@@ -17,7 +17,17 @@ needs_cuda = [
 STEPS = 5
 SHAPES = [(48, 64), (96, 32), (40,), ()]
 capturable = pytest.mark.parametrize(
-    "kind", [rode.RODE, rode.Muon, rode.MARSM, rode.AdEMAMix, rode.Adafactor, rode.AdamW, rode.SGD]
+    "kind",
+    [
+        rode.RODE,
+        rode.Muon,
+        rode.MARSM,
+        rode.AdEMAMix,
+        rode.Adafactor,
+        rode.AdamW,
+        rode.Lion,
+        rode.SGD,
+    ],
 )
 
 

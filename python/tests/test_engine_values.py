@@ -29,6 +29,7 @@ CASES = [
     (rode.SOAP, {"precondition_frequency": 2}, "soap", ["precondition_frequency=2"]),
     (rode.MARSM, {}, "mars-m", []),
     (rode.AdEMAMix, {"warmup_steps": 3}, "ademamix", ["warmup_steps=3"]),
+    (rode.Lion, {"lr": 0.01}, "lion", ["lr=0.01"]),
     (rode.Adafactor, {}, "adafactor", []),
     (rode.AdamW, {"lr": 0.01, "betas": (0.9, 0.95)}, "adamw", ["lr=0.01"]),
     (rode.AdamW, {}, "adamw", ["lr=1e-3", "betas=0.9,0.999"]),
@@ -62,7 +63,7 @@ def test_values_are_the_engines_bit_for_bit(cli, tmp_path, dtype, kind, options,
     save_file(tensors, tmp_path / "in.safetensors")
     arguments = [part for setting in settings for part in ("--set", setting)]
     # One rule for all where the optimizer has one: torch has one rate for a group.
-    everything = issubclass(kind, (rode.AdamW, rode.SGD, rode.AdEMAMix, rode.Adafactor))
+    everything = issubclass(kind, (rode.AdamW, rode.SGD, rode.AdEMAMix, rode.Adafactor, rode.Lion))
     arguments += ["--override", "*=matrix"] if everything else ["--route", "language"]
     cli(
         "step", "--optimizer", name, "--steps", STEPS, *arguments,

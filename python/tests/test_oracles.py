@@ -21,6 +21,7 @@ CASES = [
     (rode.MARSM, "mars-m", {}),
     (rode.MARSM, "mars-m", {"gamma": 0.1, "momentum": 0.9, "weight_decay": 0.0}),
     (rode.AdEMAMix, "ademamix", {}),
+    (rode.Lion, "lion", {"lr": 1e-2, "betas": (0.7, 0.9), "weight_decay": 0.5}),
     (rode.AdEMAMix, "ademamix", {"lr": 1e-2, "alpha": 5.0, "warmup_steps": 10}),
     (rode.Adafactor, "adafactor", {}),
     (rode.Adafactor, "adafactor", {"clip_threshold": 0.5, "weight_decay": 0.1}),
@@ -29,7 +30,7 @@ CASES = [
     (rode.SGD, "sgd", PUBLISHED[rode.SGD]),
     (rode.SGD, "sgd", {**PUBLISHED[rode.SGD], "nesterov": True, "maximize": True}),
 ]
-ONE_RULE = (rode.AdEMAMix, rode.Adafactor, rode.AdamW, rode.SGD)
+ONE_RULE = (rode.AdEMAMix, rode.Adafactor, rode.AdamW, rode.Lion, rode.SGD)
 SHAPES = [(32, 48), (48, 32), (7,), (4, 6, 5)]
 
 

@@ -16,7 +16,7 @@ import rode
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 WORLD, TIMEOUT_S, STEPS = 2, 240, 4
-ELEMENTWISE = ("AdamW", "SGD", "AdEMAMix")
+ELEMENTWISE = ("AdamW", "SGD", "AdEMAMix", "Lion")
 OPTIONS = {"lr": 1e-2, "weight_decay": 1e-2}
 # Name, shape, the dimension that is sharded (None: replicated). Of five rows the ranks have three
 # and two, of one row one and none.
