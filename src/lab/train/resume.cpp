@@ -2,11 +2,9 @@
 // From the newest checkpoint to the oldest, until one can be used.
 #include "lab/train/resume.h"
 
+#include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
-#include "core/file_io.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -15,22 +13,19 @@ namespace {
 // A file may be whole and yet not be the checkpoint that its name says.
 void check_place(const TrainState& state, std::int64_t step, const ResumeFrom& from,
                  const std::filesystem::path& path) {
-  const auto refuse = [&](std::string_view what) {
-    return Error(ErrorKind::state_mismatch, "checkpoint",
-                 fmt::format("file '{}': {}", printable(path.string()), what));
+  const auto refuse = [&](const std::string& what) {
+    return Error(ErrorKind::state_mismatch, "checkpoint", "file '" + path.string() + "': " + what);
   };
+  const auto text = [](auto number) { return std::to_string(number); };
   if (state.step != step || step > from.total) {
-    throw refuse(
-        fmt::format("was saved after step {}; expected {}, as its name says, of {}; "
-                    "restore the file of that name",
-                    state.step, step, from.total));
+    throw refuse("was saved after step " + text(state.step) + "; expected " + text(step) +
+                 ", as its name says, of " + text(from.total) + "; restore the file of that name");
   }
   if (state.data.seed != from.data.seed || state.data.size != from.data.size) {
-    throw refuse(
-        fmt::format("its position belongs to {} samples with seed {}, the data at hand to "
-                    "{} samples with seed {}; resume with the same data, sequence length "
-                    "and seed",
-                    state.data.size, state.data.seed, from.data.size, from.data.seed));
+    throw refuse("its position belongs to " + text(state.data.size) + " samples with seed " +
+                 text(state.data.seed) + ", the data at hand to " + text(from.data.size) +
+                 " samples with seed " + text(from.data.seed) +
+                 "; resume with the same data, sequence length and seed");
   }
 }
 
@@ -61,9 +56,9 @@ std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from
     } catch (const Error& error) {
       if (step + 1 == steps.rend()) {
         throw Error(error.kind(), "resume",
-                    fmt::format("{}; no checkpoint before it is left; begin the run anew with "
-                                "--overwrite or in another --out where it cannot be restored",
-                                error.what()));
+                    std::string(error.what()) +
+                        "; no checkpoint before it is left; begin the run anew with --overwrite "
+                        "or in another --out where it cannot be restored");
       }
       note(std::string(error.what()) + "; the checkpoint before it is used");
       unusable.push_back(*step);
