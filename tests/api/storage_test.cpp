@@ -178,7 +178,8 @@ TEST_P(Storage, Bf16StateHalvesTheBytesAndStaysCloseToFp32) {
     const double apart = distance(wide.value(i).floats(), narrow.value(i).floats());
     // Ten roundings of 2^-9 each, with room for their amplification by Newton-Schulz.
     EXPECT_LT(apart, 20 * 10 * 0x1p-9 * moved) << i;
-    const bool keeps_none = factored && i != 2;
+    // Lion steps by signs, which rounding of its average rarely turns.
+    const bool keeps_none = (factored && i != 2) || GetParam().method.name() == "lion";
     if (!keeps_none && GetParam().label != "rode_still") {
       EXPECT_GT(apart, 0.0) << "bf16 state has no effect on parameter " << i;
     }

@@ -283,7 +283,7 @@ TEST(ReferenceErrors, NameTheKeyAndTheName) {
             std::string::npos);
   EXPECT_NE(message("rode", rode_settings({{"momentum", "0.9x"}})).find("'momentum'"),
             std::string::npos);
-  EXPECT_NE(message("lion", {}).find("'lion'"), std::string::npos);
+  EXPECT_NE(message("lioness", {}).find("'lioness'"), std::string::npos);
   EXPECT_THROW(initial_state("rode", rode_settings(), {}, Tensor{{4}, {1, 2, 3, 4}}), Error);
 }
 
