@@ -220,10 +220,10 @@ bool SafetensorsFile::has_checksum() const { return contents_->has_checksum; }
 
 std::string SafetensorsFile::checksum_note() const {
   if (has_checksum()) return {};
-  return fmt::format(
-      "file '{}' has no checksum; damage to its values would not be noticed; files that rode "
-      "writes have one",
-      printable(contents_->source));
+  return file_error(kOperation, contents_->source,
+                    "has no checksum; damage to its values would not be noticed; files that rode "
+                    "writes have one")
+      .what();
 }
 
 }  // namespace rode

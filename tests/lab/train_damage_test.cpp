@@ -238,7 +238,7 @@ TEST(Training, ACheckpointWithoutAChecksumIsUsedWithANote) {
   write_file(path, bytes);
   Noted noted;
   EXPECT_EQ(Trainer(run.options, noted.hooks()).run().status, TrainStatus::finished);
-  EXPECT_MENTIONS(noted.text, "step-00000006.safetensors' has no checksum");
+  EXPECT_MENTIONS(noted.text, "step-00000006.safetensors': has no checksum");
   EXPECT_MENTIONS(noted.text, "resumed after step 6");
   expect_same(Left(run.options.out), Left(scratch / "whole"));
 }

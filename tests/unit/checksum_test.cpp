@@ -115,7 +115,7 @@ TEST(SafetensorsChecksum, FilesOfOtherWritersLoadAndSaySo) {
   const auto file = SafetensorsFile::parse(
       safetensors_bytes(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "xy"), "other");
   EXPECT_FALSE(file.has_checksum());
-  EXPECT_NE(file.checksum_note().find("'other' has no checksum"), std::string::npos);
+  EXPECT_NE(file.checksum_note().find("'other': has no checksum"), std::string::npos);
 }
 
 // As a program does that copies the metadata of one file into another.
