@@ -173,7 +173,7 @@ TEST(TokenFolder, LeavesNothingWhereWritingFails) {
     writer.finish();
   }
   EXPECT_EQ(TokenFolder(fresh, "train").tokens(), 5U);
-  EXPECT_EQ(contents(fresh).size(), 2U) << "one shard and tokens.json";
+  EXPECT_EQ(contents(fresh).size(), 3U) << "one shard, its checksums and tokens.json";
 }
 
 TEST(TokenFolder, ComparesTheVocabularyWithTheModel) {
