@@ -9,7 +9,7 @@
 
 #include "commands.h"
 #include "data_commands.h"
-#include "lab/task/task.h"
+#include "lab/task/task_text.h"
 
 namespace rode::cli {
 namespace {
@@ -36,34 +36,13 @@ void print_list(const std::vector<lab::Task>& tasks) {
              format_table(rows, 3));
 }
 
-void print_section(const std::string& name, const Json& values) {
-  fmt::print("\n{}\n", name);
-  for (const auto& [key, value] : values.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    fmt::print("  {:<23}{}\n", key, text);
-  }
-}
-
-void print_task(const lab::Task& task) {
-  const Json json = lab::to_json(task);
-  fmt::print("{}: {}\n", task.name, task.title);
-  for (const char* section : {"model", "data", "train"}) print_section(section, json[section]);
-  fmt::print("\noptimizers\n");
-  for (const lab::OptimizerSpec& spec : task.optimizers) {
-    std::string settings;
-    for (const auto& [key, value] : spec.settings) settings += fmt::format(" {}={}", key, value);
-    fmt::print("  {:<16}{}{}\n  {:<17}({})\n", spec.name,
-               spec.optimizer == spec.name ? "" : spec.optimizer + ":", settings, "", spec.source);
-  }
-}
-
 void run(const Arguments& arguments) {
   if (!arguments.name.empty()) {
     const lab::Task task = lab::load_task(arguments.name);
     if (arguments.json) {
       fmt::print("{}\n", lab::to_json(task).dump(2));
     } else {
-      print_task(task);
+      fmt::print("# {}\n{}", task.name, lab::to_toml(task));
     }
     return;
   }
@@ -83,7 +62,8 @@ void run(const Arguments& arguments) {
 void add_tasks_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
-  command->add_option("name", arguments->name, "Task, or the path of a task file");
+  command->add_option("name", arguments->name,
+                      "Task, or the path of a task file; printed as such a file");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }

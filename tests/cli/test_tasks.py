@@ -65,6 +65,44 @@ def test_a_file_of_ones_own(rode, tmp_path):
     assert shown["name"] == "mine" and shown["model"]["mlp_width"] == 32
 
 
+def test_what_is_printed_is_a_file_of_the_same_task(rode, tmp_path):
+    tasks = json.loads(rode.call("tasks", "--json").stdout)["tasks"]
+    for task in tasks:
+        copy = tmp_path / f"{task['name']}.toml"
+        copy.write_text(rode.call("tasks", task["name"]).stdout)
+        done = rode.call("tasks", copy, "--json")
+        assert done.returncode == 0, done.stderr
+        again = json.loads(done.stdout)
+        assert {**again, "source": ""} == {**task, "source": ""}
+    # The values of the JSON are those that the parser takes, key by key.
+    gpt2 = next(task for task in tasks if task["name"] == "gpt2")
+    for section in ("model", "data", "train"):
+        for key, value in gpt2[section].items():
+            text = rode.call("tasks", "gpt2").stdout
+            assert f"\n{key} = {json.dumps(value)}\n" in text.split(f"[{section}]")[1]
+
+
+@pytest.mark.parametrize("name", ["../../esc", "a/b", "..", "-x", "a b", "x\\n"])
+def test_a_name_is_not_a_path(rode, tmp_path, name):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[optimizers.adamw]", f'[optimizers."{name}"]\noptimizer="adamw"'))
+    done = rode.call("tasks", path)
+    assert done.returncode == FAILED and "letters (a-z, A-Z), digits" in done.stderr, done.stderr
+
+
+def test_sizes_have_limits(rode, tmp_path):
+    path = tmp_path / "mine.toml"
+    for old, new in (
+        ("layers = 1", "layers = 1000000000"),
+        ("width = 8", "width = 1048576"),
+    ):
+        path.write_text(MINE.replace(old, new))
+        done = rode.call("tasks", path)
+        key, value = new.split(" = ")
+        assert done.returncode == FAILED
+        assert f"'{key}' is {value}" in done.stderr and "from 1 to" in done.stderr, done.stderr
+
+
 def test_a_wrong_key_names_line_and_nearest(rode, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(MINE.replace("batch = 4", "batches = 4"))

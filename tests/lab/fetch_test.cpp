@@ -56,7 +56,8 @@ TEST(Manifest, RefusesMistakesAndPathsThatLeaveTheFolder) {
   EXPECT_EQ(message(head + file), "");
   EXPECT_MENTIONS(message(head), "has no files");
   EXPECT_MENTIONS(message(head + "[[a.files]]\nname = \"../f\"\n"), "line 6: 'name' is '../f'");
-  EXPECT_MENTIONS(message(head + "[[a.files]]\nname = \".f\"\n"), "the name of a file");
+  EXPECT_MENTIONS(message(head + "[[a.files]]\nname = \".f\"\n"),
+                  "expected a name of 1 to 100 letters");
   EXPECT_MENTIONS(message(head + file + "unpack = [{from = \"x\", to = \"/etc/x\"}]\n"),
                   "'/etc/x'");
   EXPECT_MENTIONS(message(head + file + "sha256 = \"12\"\n"), "64 lower-case");

@@ -8,7 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "lab/support.h"
+#include "lab/task/model_size.h"
+#include "lab/task/name.h"
 #include "lab/task/sources.h"
+#include "lab/task/task_text.h"
 
 namespace rode::lab {
 namespace {
@@ -84,7 +87,11 @@ TEST(Task, NamesFileLineKeyAndTheNearest) {
 TEST(Task, RefusesWrongValuesWithTheirLine) {
   EXPECT_MENTIONS(message("steps = 300", "steps = -3"), "line 16: 'steps' is -3");
   EXPECT_MENTIONS(message("steps = 300", "steps = 1.5"), "a whole number");
-  EXPECT_MENTIONS(message("batch = 32", "batch = \"many\""), "line 17: 'batch' is many");
+  EXPECT_MENTIONS(message("batch = 32", "batch = \"many\""),
+                  "line 17: 'batch' is \"many\" in [train]");
+  EXPECT_MENTIONS(message("batch = 32", "batch = \"32\""), "'batch' is \"32\"");
+  EXPECT_MENTIONS(message("batch = 32", "batch = [1, \"x\"]"), "'batch' is [1, \"x\"]");
+  EXPECT_MENTIONS(message("batch = 32", "batch = 1979-05-27"), "'batch' is a date");
   EXPECT_MENTIONS(message("\"qwen2\"", "\"qwen\""), "did you mean 'qwen2'");
   EXPECT_MENTIONS(message("\"language\"", "\"languages\""), "did you mean 'language'");
   EXPECT_MENTIONS(message("accumulate = 4", "accumulate = 5"), "divisor of the batch");
@@ -95,6 +102,46 @@ TEST(Task, RefusesWrongValuesWithTheirLine) {
   EXPECT_MENTIONS(message("steps = 300\n", ""), "steps or epochs");
   EXPECT_MENTIONS(message("\"tiny-lm\"\nsequence = 64", "\"tiny-vision\""), "both of language");
   EXPECT_MENTIONS(message("batch = 32", "batch = "), "line 17");
+}
+
+TEST(Task, HasALimitForEverySize) {
+  for (const char* key :
+       {"layers = 2", "width = 64", "heads = 4", "kv_heads = 2", "mlp_width = 176",
+        "vocab_size = 64", "sequence = 64", "train_samples = 100", "eval_samples = 10",
+        "steps = 300", "batch = 32", "accumulate = 4", "warmup = 30", "eval_interval = 30"}) {
+    const std::string name = std::string(key).substr(0, std::string_view(key).find(' '));
+    const std::string text = message(key, name + " = 9000000000000000000");
+    EXPECT_MENTIONS(text, "'" + name + "' is 9000000000000000000");
+    EXPECT_MENTIONS(text, "expected a whole number from ");
+  }
+  EXPECT_MENTIONS(message("layers = 2", "layers = 1000000000"), "from 1 to 1000");
+  EXPECT_MENTIONS(message("width = 64", "width = 1048576"), "from 1 to 131072");
+  EXPECT_MENTIONS(message("layers = 2\nwidth = 64", "layers = 1000\nwidth = 131072"),
+                  "parameters; expected at most 1000000000000");
+  std::string large = replaced("sequence = 64", "sequence = 1048576");
+  large.replace(large.find("batch = 32"), 10, "batch = 65536");
+  EXPECT_MENTIONS(error_of([&] { (void)parse_task(large, "t", "t.toml"); }),
+                  "a batch of 65536 times 1048576 tokens; expected at most 4294967296");
+}
+
+TEST(Task, TakesNamesThatStayInTheirFolders) {
+  for (const char* name : {"../../esc", "a/b", ".hidden", "-flag", "", "a b", "a\\tb", "ö"}) {
+    const std::string text =
+        message("[optimizers.second]", std::string("[optimizers.\"") + name + "\"]");
+    EXPECT_MENTIONS(text, "expected a name of 1 to 100 letters");
+    EXPECT_NE(error_of([&] { (void)parse_task(kTask, name, "t.toml"); }), "") << name;
+  }
+  const std::string tokens = "\"tokens\"\npath = \"text\"";
+  for (const char* path : {"/etc", "../x", "a/../b", "a//b", ""}) {
+    EXPECT_MENTIONS(message("\"tiny-lm\"", std::string("\"tokens\"\npath = \"") + path + "\""),
+                    "'path' is");
+  }
+  EXPECT_MENTIONS(message("\"tiny-lm\"", tokens + "\nvalid = \"../x\""), "'valid' is '../x'");
+  EXPECT_FALSE(is_name(std::string(101, 'a')));
+  EXPECT_TRUE(is_name("rode-no-ns_1.5+x"));
+  const Scratch scratch;
+  write_file(scratch / "...toml", kTask);  // whose stem is ".."
+  EXPECT_MENTIONS(error_of([&] { (void)load_task((scratch / "...toml").string()); }), "'..'");
 }
 
 TEST(Task, HasTheEngineCheckTheOptimizers) {
@@ -115,6 +162,40 @@ TEST(Tasks, OfTheBuildAreAllValid) {
     EXPECT_FALSE(to_json(task).dump().empty());
   }
   EXPECT_MENTIONS(error_of([] { (void)load_task("tiny-ml"); }), "did you mean 'tiny-lm'");
+}
+
+TEST(Tasks, ArePrintedAsFilesThatReadAsTheSame) {
+  for (const std::string& name : task_names()) {
+    const Task task = load_task(name);
+    const Task again = parse_task(to_toml(task), name, task.source);
+    EXPECT_EQ(to_json(again), to_json(task)) << to_toml(task);
+    ASSERT_EQ(again.optimizers.size(), task.optimizers.size());
+    for (std::size_t i = 0; i < task.optimizers.size(); ++i) {
+      EXPECT_EQ(again.optimizers[i].settings, task.optimizers[i].settings);
+    }
+  }
+  // Texts that a number would not give back, and text with every kind of sign.
+  const std::string text = replaced("betas = [0.9, 0.99]",
+                                    "betas = \"0.90,0.99\"\nlr = \"1e-3\"\nrounding = \"nearest\"");
+  const Task task = parse_task(text, "t", "t.toml");
+  EXPECT_EQ(to_json(parse_task(to_toml(task), "t", "t.toml")), to_json(task)) << to_toml(task);
+  Task odd = task;
+  odd.title = "\"quoted\" \\ and \n a tab\t, é";
+  EXPECT_EQ(parse_task(to_toml(odd), "t", "t.toml").title, odd.title);
+}
+
+TEST(Tasks, NeedMemoryByTheirParameters) {
+  EXPECT_EQ(parameter_count(load_task("qwen2-114m").model), 75'497'472 + 38'631'936);
+  EXPECT_EQ(parameter_count(load_task("gpt2").model), 84'934'656 + 39'505'152);
+  EXPECT_EQ(parameter_count(load_task("resnet50-imagenet").model), 25'502'912 + 54'120);
+  const Task gpt2 = load_task("gpt2");
+  const std::int64_t least = 8 * parameter_count(gpt2.model);
+  require_memory(gpt2, true, least);
+  const std::string text = error_of([&] { require_memory(gpt2, true, least - 1); });
+  EXPECT_MENTIONS(text, "124439808 parameters, which needs at least 1.0 GB");
+  EXPECT_MENTIONS(text, "this machine has 1.0 GB");
+  require_memory(gpt2, false, least / 2);
+  EXPECT_GT(machine_bytes(), 1 << 20);
 }
 
 TEST(Tasks, HoldThePapersProtocols) {

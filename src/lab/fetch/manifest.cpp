@@ -6,6 +6,7 @@
 
 #include "lab/fetch/dataset.h"
 #include "lab/task/embedded.h"
+#include "lab/task/name.h"
 #include "lab/task/toml_table.h"
 #include "rode/error.h"
 
@@ -15,17 +16,9 @@ namespace {
 constexpr std::string_view kOperation = "datasets";
 constexpr std::string_view kManifest = "lab/datasets.toml";
 
-// A name that stays inside its folder.
-std::string plain_name(TomlTable& table, std::string_view key, const std::string& name) {
-  const bool plain =
-      !name.empty() && name.front() != '.' && name.find_first_of("/\\") == std::string::npos;
-  if (!plain) table.fail(key, fmt::format("is '{}'; expected the name of a file", name));
-  return name;
-}
-
 DatasetFile parse_file(TomlTable& table) {
   DatasetFile file;
-  file.name = plain_name(table, "name", table.required("name", table.text("name")));
+  file.name = table.required("name", table.name("name"));
   if (const auto size = table.whole("size", 1)) file.size = static_cast<std::uint64_t>(*size);
   file.sha256 = table.text("sha256").value_or("");
   const bool hex = std::all_of(file.sha256.begin(), file.sha256.end(), [](char c) {
@@ -36,8 +29,7 @@ DatasetFile parse_file(TomlTable& table) {
   }
   for (TomlTable& member : table.tables("unpack")) {
     const std::string from = member.required("from", member.text("from"));
-    const std::string to = member.required("to", member.text("to"));
-    file.unpack[from] = plain_name(member, "to", to);
+    file.unpack[from] = member.required("to", member.name("to"));
     member.finish();
   }
   table.finish();
@@ -73,8 +65,11 @@ std::map<std::string, Dataset> parse_manifest(std::string_view text, std::string
   TomlTable root(parsed, std::string(source), "", std::string(kOperation));
   std::map<std::string, Dataset> datasets;
   for (const std::string& name : root.keys()) {
+    if (!is_name(name)) {
+      root.fail(name, fmt::format("names a dataset; expected {}", kNameRule));
+    }
     auto table = root.required(name, root.table(name));
-    datasets[name] = parse_dataset(table, plain_name(root, name, name));
+    datasets[name] = parse_dataset(table, name);
   }
   return datasets;
 }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Task files: TOML to the typed task.
+#include <algorithm>
+
 #include <fmt/format.h>
 
+#include "core/file_io.h"
 #include "lab/data/token_shard.h"
+#include "lab/task/model_size.h"
+#include "lab/task/name.h"
 #include "lab/task/task.h"
 #include "lab/task/toml_table.h"
 #include "rode/error.h"
@@ -11,6 +16,20 @@ namespace rode::lab {
 namespace {
 
 constexpr std::string_view kOperation = "task";
+
+// Largest values, far beyond what anyone trains: sums and products of them stay within int64.
+constexpr std::int64_t kMaxLayers = 1000;
+constexpr std::int64_t kMaxWidth = 1 << 17;
+constexpr std::int64_t kMaxMlpWidth = 1 << 20;
+constexpr std::int64_t kMaxHeads = 1 << 14;
+constexpr std::int64_t kMaxPositions = 1 << 20;
+constexpr std::int64_t kMaxClasses = 1'000'000;
+constexpr std::int64_t kMaxBatch = 1 << 20;
+constexpr std::int64_t kMaxStepTokens = std::int64_t{1} << 32;
+constexpr std::int64_t kMaxStepPixels = std::int64_t{1} << 36;
+constexpr std::int64_t kMaxSamples = 1'000'000'000'000;
+constexpr std::int64_t kMaxSteps = 1'000'000'000;
+constexpr std::int64_t kMaxEpochs = 1'000'000;
 
 template <class T>
 void assign(T& field, const std::optional<T>& value) {
@@ -23,9 +42,9 @@ ModelSpec parse_model(TomlTable& table) {
       table.required("kind", table.word("kind", {"gpt2", "qwen2", "resnet50", "small-resnet"}));
   const bool language = model.kind == "gpt2" || model.kind == "qwen2";
   if (language) {
-    model.layers = table.required("layers", table.whole("layers", 1));
-    model.width = table.required("width", table.whole("width", 1));
-    model.heads = table.required("heads", table.whole("heads", 1));
+    model.layers = table.required("layers", table.whole("layers", 1, kMaxLayers));
+    model.width = table.required("width", table.whole("width", 1, kMaxWidth));
+    model.heads = table.required("heads", table.whole("heads", 1, kMaxHeads));
     model.vocab_size = table.required("vocab_size", table.whole("vocab_size", 2, kMaxVocabSize));
     model.norm_eps = model.kind == "gpt2" ? 1e-5 : 1e-6;
     if (model.width % model.heads != 0) {
@@ -37,27 +56,49 @@ ModelSpec parse_model(TomlTable& table) {
     assign(model.norm_eps, table.number("norm_eps", 0, 1));
     assign(model.init_deviation, table.number("init_deviation", 0, 10));
   } else {
-    model.classes = table.required("classes", table.whole("classes", 2));
+    model.classes = table.required("classes", table.whole("classes", 2, kMaxClasses));
   }
   if (model.kind == "gpt2") {
     model.mlp_width = 4 * model.width;
-    assign(model.mlp_width, table.whole("mlp_width", 1));
-    model.positions = table.required("positions", table.whole("positions", 1));
+    assign(model.mlp_width, table.whole("mlp_width", 1, kMaxMlpWidth));
+    model.positions = table.required("positions", table.whole("positions", 1, kMaxPositions));
+    // Accepted, since `rode tasks` prints it, with the one value that GPT-2 has.
     model.kv_heads = model.heads;
+    assign(model.kv_heads, table.whole("kv_heads", model.heads, model.heads));
   } else if (model.kind == "qwen2") {
-    model.mlp_width = table.required("mlp_width", table.whole("mlp_width", 1));
-    model.kv_heads = table.required("kv_heads", table.whole("kv_heads", 1));
+    model.mlp_width = table.required("mlp_width", table.whole("mlp_width", 1, kMaxMlpWidth));
+    model.kv_heads = table.required("kv_heads", table.whole("kv_heads", 1, kMaxHeads));
     if (model.heads % model.kv_heads != 0) {
       table.fail("kv_heads", fmt::format("is {}; expected a divisor of the {} heads",
                                          model.kv_heads, model.heads));
     }
     assign(model.rope_base, table.number("rope_base", 1, 1e12));
   } else if (model.kind == "small-resnet") {
-    model.width = table.required("width", table.whole("width", 1));
-    model.layers = table.required("layers", table.whole("layers", 3));
+    model.width = table.required("width", table.whole("width", 1, kMaxWidth));
+    model.layers = table.required("layers", table.whole("layers", 3, kMaxLayers));
   }
   table.finish();
+  if (const std::int64_t count = parameter_count(model); count > kMaxParameters) {
+    table.fail("", fmt::format("[model] has {} parameters; expected at most {}; choose a smaller "
+                               "width, mlp_width or number of layers",
+                               count, kMaxParameters));
+  }
   return model;
+}
+
+// Names with '/' between them: below the data folder, and not out of it.
+std::string data_path(TomlTable& table) {
+  const std::string path = table.required("path", table.text("path"));
+  for (std::size_t at = 0; at <= path.size();) {
+    const std::size_t end = std::min(path.find('/', at), path.size());
+    if (!is_name(std::string_view(path).substr(at, end - at))) {
+      table.fail("path", fmt::format("is '{}'; expected a folder below the data folder, each part "
+                                     "{}; use --data or a link for folders elsewhere",
+                                     printable(path), kNameRule));
+    }
+    at = end + 1;
+  }
+  return path;
 }
 
 DataSpec parse_data(TomlTable& table) {
@@ -66,17 +107,18 @@ DataSpec parse_data(TomlTable& table) {
                                                          "image-folder", "tiny-vision"}));
   const bool synthetic = data.kind.starts_with("tiny-");
   if (synthetic) {
-    data.train_samples = table.required("train_samples", table.whole("train_samples", 1));
-    data.eval_samples = table.required("eval_samples", table.whole("eval_samples", 1));
+    data.train_samples =
+        table.required("train_samples", table.whole("train_samples", 1, kMaxSamples));
+    data.eval_samples = table.required("eval_samples", table.whole("eval_samples", 1, kMaxSamples));
   } else {
-    data.path = table.required("path", table.text("path"));
-    assign(data.eval_samples, table.whole("eval_samples", 0));
+    data.path = data_path(table);
+    assign(data.eval_samples, table.whole("eval_samples", 0, kMaxSamples));
     if (data.kind == "cifar-100") data.valid = "test";
-    assign(data.train, table.text("train"));
-    assign(data.valid, table.text("valid"));
+    assign(data.train, table.name("train"));
+    assign(data.valid, table.name("valid"));
   }
   if (data.kind == "tokens" || data.kind == "tiny-lm") {
-    data.sequence = table.required("sequence", table.whole("sequence", 1));
+    data.sequence = table.required("sequence", table.whole("sequence", 1, kMaxPositions));
   } else {
     assign(data.image_size, table.whole("image_size", 1, 4096));
     data.eval_resize = data.image_size;
@@ -90,13 +132,13 @@ DataSpec parse_data(TomlTable& table) {
 
 TrainSpec parse_train(TomlTable& table) {
   TrainSpec train;
-  assign(train.steps, table.whole("steps", 1));
-  assign(train.epochs, table.whole("epochs", 1));
+  assign(train.steps, table.whole("steps", 1, kMaxSteps));
+  assign(train.epochs, table.whole("epochs", 1, kMaxEpochs));
   if ((train.steps == 0) == (train.epochs == 0)) {
     table.fail("", "[train] needs steps or epochs, and not both");
   }
-  train.batch = table.required("batch", table.whole("batch", 1));
-  assign(train.accumulate, table.whole("accumulate", 1));
+  train.batch = table.required("batch", table.whole("batch", 1, kMaxBatch));
+  assign(train.accumulate, table.whole("accumulate", 1, kMaxBatch));
   if (train.batch % train.accumulate != 0) {
     table.fail("accumulate", fmt::format("is {}; expected a divisor of the batch of {}",
                                          train.accumulate, train.batch));
@@ -105,15 +147,16 @@ TrainSpec parse_train(TomlTable& table) {
   if (train.schedule == "cosine-epoch" && train.epochs == 0) {
     table.fail("schedule", "is 'cosine-epoch'; expected epochs with it");
   }
-  assign(train.warmup, table.whole("warmup", 0));
+  assign(train.warmup, table.whole("warmup", 0, kMaxSteps));
   if (train.warmup > 0 &&
       (train.schedule != "cosine" || (train.steps > 0 && train.warmup >= train.steps))) {
     table.fail("warmup", fmt::format("is {}; expected schedule 'cosine' and fewer warm-up steps "
                                      "than steps",
                                      train.warmup));
   }
-  train.eval_interval = table.required("eval_interval", table.whole("eval_interval", 1));
-  assign(train.checkpoint_interval, table.whole("checkpoint_interval", 1));
+  const std::int64_t longest = train.epochs > 0 ? kMaxEpochs : kMaxSteps;
+  train.eval_interval = table.required("eval_interval", table.whole("eval_interval", 1, longest));
+  assign(train.checkpoint_interval, table.whole("checkpoint_interval", 0, longest));
   assign(train.precision, table.word("precision", {"fp32", "bf16"}));
   assign(train.parameters, table.word("parameters", {"fp32", "bf16"}));
   assign(train.checkpoint_activations, table.truth("checkpoint_activations"));
@@ -126,6 +169,9 @@ TrainSpec parse_train(TomlTable& table) {
 
 OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name) {
   OptimizerSpec spec;
+  if (!is_name(name)) {
+    table.fail("", fmt::format("[optimizers.\"{}\"]: expected {}", printable(name), kNameRule));
+  }
   spec.name = name;
   spec.optimizer = table.text("optimizer").value_or(name);
   spec.source = table.required("source", table.text("source"));
@@ -157,6 +203,14 @@ void check_together(const Task& task, const TomlTable& root) {
                                   "or both of images",
                                   task.data.kind, task.model.kind));
   }
+  const std::int64_t size =
+      task.is_language() ? task.data.sequence : task.data.image_size * task.data.image_size;
+  const std::int64_t most = task.is_language() ? kMaxStepTokens : kMaxStepPixels;
+  if (task.train.batch > most / size) {
+    root.fail("train",
+              fmt::format("has a batch of {} times {} {}; expected at most {} per step",
+                          task.train.batch, size, task.is_language() ? "tokens" : "pixels", most));
+  }
   if (task.model.positions > 0 && task.data.sequence > task.model.positions) {
     root.fail("data", fmt::format("has sequences of {}; expected at most the model's {} positions",
                                   task.data.sequence, task.model.positions));
@@ -166,6 +220,7 @@ void check_together(const Task& task, const TomlTable& root) {
 }  // namespace
 
 Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
+  require_name(name, kOperation, "task");
   const toml::table parsed = parse_toml(text, source, kOperation);
   TomlTable root(parsed, std::string(source), "", std::string(kOperation));
   Task task;

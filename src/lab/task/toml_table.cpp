@@ -8,6 +8,7 @@
 
 #include "core/file_io.h"
 #include "core/nearest.h"
+#include "lab/task/name.h"
 
 namespace rode::lab {
 namespace {
@@ -27,6 +28,19 @@ std::string value_text(const toml::node& node) {
   return text;
 }
 
+// For an error: as it stands in the file, so that "3" and 3 look different.
+std::string shown(const toml::node& node) {
+  if (const auto value = node.value_exact<std::string>()) return '"' + printable(*value) + '"';
+  if (const toml::array* list = node.as_array()) {
+    std::vector<std::string> items;
+    for (const toml::node& item : *list) items.push_back(shown(item));
+    return printable(fmt::format("[{}]", fmt::join(items, ", ")));
+  }
+  if (node.is_table()) return "a table";
+  const std::string text = value_text(node);
+  return text.empty() ? "a date or time" : text;
+}
+
 }  // namespace
 
 toml::table parse_toml(std::string_view text, std::string_view source, std::string_view operation) {
@@ -40,7 +54,7 @@ toml::table parse_toml(std::string_view text, std::string_view source, std::stri
 }
 
 std::string TomlTable::place() const {
-  return path_.empty() ? " at the top" : fmt::format(" in [{}]", path_);
+  return path_.empty() ? " at the top" : fmt::format(" in [{}]", printable(path_));
 }
 
 void TomlTable::fail(std::string_view key, std::string_view what) const {
@@ -62,8 +76,7 @@ void TomlTable::throw_missing(std::string_view key) const {
 }
 
 void TomlTable::throw_type(std::string_view key, std::string_view expected) const {
-  fail(key, fmt::format("is {}{}; expected {}", printable(value_text(*table_->get(key))), place(),
-                        expected));
+  fail(key, fmt::format("is {}{}; expected {}", shown(*table_->get(key)), place(), expected));
 }
 
 const toml::node* TomlTable::find(std::string_view key) {
@@ -78,6 +91,14 @@ std::optional<std::string> TomlTable::text(std::string_view key) {
   if (node == nullptr) return std::nullopt;
   if (auto value = node->value_exact<std::string>()) return value;
   throw_type(key, "text in quotes");
+}
+
+std::optional<std::string> TomlTable::name(std::string_view key) {
+  auto value = text(key);
+  if (value && !is_name(*value)) {
+    fail(key, fmt::format("is '{}'{}; expected {}", printable(*value), place(), kNameRule));
+  }
+  return value;
 }
 
 std::optional<std::string> TomlTable::word(std::string_view key,

@@ -30,6 +30,7 @@ class TomlTable {
   bool has(std::string_view key);
   // The value where the key is there; a wrong type or a value out of range throws.
   std::optional<std::string> text(std::string_view key);
+  std::optional<std::string> name(std::string_view key);  // by the rule of name.h
   std::optional<std::string> word(std::string_view key, const std::vector<std::string>& allowed);
   std::optional<std::int64_t> whole(std::string_view key, std::int64_t least,
                                     std::int64_t most = std::numeric_limits<std::int64_t>::max());
