@@ -17,6 +17,7 @@
 #include "bench_table.h"
 #include "commands.h"
 #include "rode/version.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
@@ -229,12 +230,12 @@ void add_bench_command(CLI::App& app) {
       ->excludes(optimizer)
       ->excludes(settings);
   command->add_option("--threads", a->threads, "Threads; 0: every core")
-      ->check(CLI::Range(0, 4096))
+      ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
   command->add_option("--repeat", a->repeat, "Steps that are measured; default 3, 50 on CUDA")
-      ->check(CLI::Range(1, 100000));
+      ->check(whole_number(1, 100'000));
   command->add_option("--warmup", a->warmup, "Steps before them; default 1, 10 on CUDA")
-      ->check(CLI::Range(0, 100000));
+      ->check(whole_number(0, 100'000));
   CLI::Option* peers =
       command
           ->add_option("--peers", a->peers,

@@ -237,15 +237,17 @@ void add_compare_command(CLI::App& app) {
       ->required()
       ->delimiter(',');
   command->add_option("--seeds", arguments->seeds, "how many: 1 to N (default 3)")
-      ->check(at_least_one());
-  command->add_option("--steps", arguments->steps, "instead of the task's")->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
+  command->add_option("--steps", arguments->steps, "instead of the task's")
+      ->check(whole_number(1, kMaxCount));
   command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
   command
       ->add_option("--jobs", arguments->jobs, "runs at a time, which share the cores (default 1)")
-      ->check(at_least_one());
-  command->add_option("--threads", arguments->threads, "of each run")->check(at_least_one());
+      ->check(whole_number(1, kMaxThreads));
+  command->add_option("--threads", arguments->threads, "of each run")
+      ->check(whole_number(1, kMaxThreads));
   command->add_option("--device", arguments->device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_flag("--overwrite", arguments->overwrite, "make every run anew");

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,9 +11,11 @@
 
 #include "core/file_io.h"
 #include "data_commands.h"
+#include "lab/data/document_encoder.h"
 #include "lab/data/text_reader.h"
 #include "lab/data/token_folder.h"
 #include "lab/data/tokenizer.h"
+#include "lab/train/interrupt.h"
 #include "validators.h"
 
 namespace rode::cli {
@@ -30,6 +33,8 @@ struct Arguments {
   bool json = false;
 };
 
+void note(std::string_view text) { fmt::print(stderr, "rode: note: {}\n", on_terminal(text)); }
+
 void run(const Arguments& arguments) {
   if (arguments.tokenizer == "gpt2" && arguments.vocabulary.empty()) {
     throw UsageError("--tokenizer gpt2 needs --vocab, the folder of encoder.json and vocab.bpe");
@@ -37,6 +42,7 @@ void run(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const lab::DocumentRule rule = lab::document_rule(arguments.documents);
   const auto tokenizer = lab::make_tokenizer(arguments.tokenizer, arguments.vocabulary);
+  for (const std::string& line : tokenizer->notes()) note(line);
   // Before anything is written: a missing input must not leave half a folder.
   for (const std::string& input : arguments.inputs) const FileMapping readable(input, "read text");
   lab::TokenInfo info;
@@ -46,21 +52,27 @@ void run(const Arguments& arguments) {
   lab::TokenFolderWriter writer(arguments.out, info,
                                 {arguments.split, arguments.shard_tokens, arguments.overwrite});
 
-  std::uint64_t bytes = 0;
-  std::uint64_t documents = 0;
-  std::vector<std::uint16_t> tokens;
-  lab::DocumentSplitter splitter(rule, [&](std::string_view document) {
-    tokens.assign(1, tokenizer->end_of_text());
-    tokenizer->encode(document, tokens);
-    writer.append(tokens);
-    bytes += document.size();
-    ++documents;
-  });
+  const lab::InterruptGuard interrupt;  // so that a stop, too, leaves nothing behind
+  lab::DocumentEncoder encoder(
+      *tokenizer, [&](std::span<const std::uint16_t> tokens) { writer.append(tokens); });
+  lab::DocumentSplitter splitter(
+      rule, [&](std::string_view text, bool begins) { encoder.push(text, begins); });
   for (const std::string& input : arguments.inputs) {
-    lab::read_text(input, [&](std::string_view text) { splitter.push(text); });
+    const std::uint64_t before = encoder.bytes();
+    lab::read_text(input, [&](std::string_view text) {
+      if (lab::InterruptGuard::requested()) {
+        throw Error(ErrorKind::unsupported, "data tokens",
+                    fmt::format("stopped while reading '{}'; nothing was written", input));
+      }
+      splitter.push(text);
+    });
     splitter.finish();
+    if (encoder.bytes() == before) note(fmt::format("input '{}' is empty", input));
   }
+  encoder.finish();
   const lab::SplitInfo written = writer.finish();
+  const std::uint64_t bytes = encoder.bytes();
+  const std::uint64_t documents = encoder.documents();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   const double rate = static_cast<double>(bytes) / 1e6 / elapsed.count();
   if (arguments.json) {
@@ -94,7 +106,7 @@ void add_data_tokens_command(CLI::App& data) {
       ->capture_default_str();
   command->add_option("--shard-tokens", arguments->shard_tokens, "Most tokens a shard")
       ->capture_default_str()
-      ->check(at_least_one());
+      ->check(whole_number(1, lab::kMaxShardTokens));
   command->add_flag("--overwrite", arguments->overwrite, "Replace the split's shards");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });

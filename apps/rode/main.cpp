@@ -76,8 +76,11 @@ int run(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Asking for help or for the version arrives as an error that means success.
-    if (error.get_exit_code() == 0) return app.exit(error);
+    // Asking for help or for the version arrives as an error that means success, even beside a
+    // word that means nothing.
+    const CLI::App& command = parsed_command(app);
+    const bool unknown = !command.get_allow_extras() && !command.remaining().empty();
+    if (error.get_exit_code() == 0 && !unknown) return app.exit(error);
     return wrong_usage(app, explain(app, error));
   } catch (const rode::cli::UsageError& error) {
     return wrong_usage(app, error.what());

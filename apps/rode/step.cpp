@@ -11,6 +11,7 @@
 
 #include "commands.h"
 #include "step_run.h"
+#include "validators.h"
 
 namespace rode::cli {
 namespace {
@@ -157,10 +158,10 @@ void add_step_command(CLI::App& app) {
   command->add_option("--out", a->out, "Output: param., state., diag.; may be the input")
       ->required();
   command->add_option("--steps", a->steps, "Number of steps")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->check(whole_number(1, std::uint64_t{1} << 40U))
       ->capture_default_str();
   command->add_option("--threads", a->threads, "Threads; 0: every core; changes no result")
-      ->check(CLI::Range(0, 4096))
+      ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
   command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
       ->check(CLI::IsMember({"cpu", "reference"}))
@@ -181,8 +182,10 @@ void add_step_command(CLI::App& app) {
   command->add_option("--schedule", a->schedule, "Multiplier on all rates: none or cosine")
       ->check(CLI::IsMember({"none", "cosine"}))
       ->capture_default_str();
-  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule");
-  command->add_option("--total", a->total, "Steps of the whole cosine schedule");
+  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule")
+      ->check(whole_number(0, std::uint64_t{1} << 62U));
+  command->add_option("--total", a->total, "Steps of the whole cosine schedule")
+      ->check(whole_number(1, std::uint64_t{1} << 62U));
   command->add_option("--on-non-finite", a->on_non_finite, "NaN or Inf in a gradient")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();

@@ -63,7 +63,16 @@ Settings parse_settings(const std::vector<std::string>& pairs) {
     if (cut == std::string::npos || cut == 0) {
       throw UsageError(fmt::format("--set '{}' is not of the form key=value", pair));
     }
-    settings.emplace_back(pair.substr(0, cut), pair.substr(cut + 1));
+    const std::string key = pair.substr(0, cut);
+    const std::string value = pair.substr(cut + 1);
+    for (const auto& [other, before] : settings) {
+      if (other != key) continue;
+      throw UsageError(
+          fmt::format("--set gives '{}' twice, as '{}' and as '{}'; expected each "
+                      "option once; leave one out",
+                      key, before, value));
+    }
+    settings.emplace_back(key, value);
   }
   return settings;
 }

@@ -13,6 +13,8 @@
 
 #include "commands.h"
 #include "data_commands.h"
+#include "lab/models/torch_runtime.h"
+#include "lab/task/model_size.h"
 #include "lab/task/sources.h"
 #include "lab/train/interrupt.h"
 #include "lab/train/trainer.h"
@@ -107,9 +109,14 @@ void run_train(Arguments arguments) {
     options.data_folder =
         arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
     options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
-    trainer = std::make_unique<lab::Trainer>(options, hooks);
+    const bool on_cpu =
+        options.device == "cpu" || (options.device == "auto" && !lab::torch_has_cuda());
+    lab::require_memory(options.task, on_cpu, lab::machine_bytes());
+    lab::with_torch_errors("train",
+                           [&] { trainer = std::make_unique<lab::Trainer>(options, hooks); });
   });
-  const lab::TrainOutcome outcome = trainer->run();
+  lab::TrainOutcome outcome;
+  lab::with_torch_errors("train", [&] { outcome = trainer->run(); });
   line.end();
   if (outcome.status == lab::TrainStatus::interrupted) {
     throw Error(
@@ -139,7 +146,8 @@ void add_train_command(CLI::App& app) {
   command->add_option("--optimizer", arguments->optimizer, "one of the task's")->required();
   command->add_option("--set", arguments->settings, "key=value: an option of the optimizer")
       ->allow_extra_args(false);
-  command->add_option("--seed", options.seed, "of weights, order and dropout (default 1)");
+  command->add_option("--seed", options.seed, "of weights, order and dropout (default 1)")
+      ->check(whole_number(0));
   command->add_option("--out", arguments->out, "folder (default runs/TASK/OPTIMIZER-seedS)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
@@ -148,17 +156,17 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--overwrite", options.overwrite, "replace the run in the folder")
       ->excludes(resume);
   command->add_option("--steps", options.steps, "instead of the task's; the schedule ends there")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command
       ->add_option("--until", options.until,
                    "save and pause after this step; the schedule is not changed")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command->add_option("--threads", options.threads, "of Torch and the engine (default: all cores)")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxThreads));
   command->add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
-      ->check(at_least_one());
+      ->check(whole_number(1, kMaxCount));
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");

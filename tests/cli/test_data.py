@@ -72,11 +72,14 @@ class Reference:
             for word, n in words.items():
                 for pair in zip(word, word[1:]):
                     counts[pair] = counts.get(pair, 0) + n
+            # One merge makes one token, as in GPT-2's files.
+            made = set(map("".join, self.merges))
+            counts = {pair: n for pair, n in counts.items() if "".join(pair) not in made}
             best = max(counts, key=lambda pair: (counts[pair], pair))
             self.merges.append(best)
             words = {tuple(self.merge(word, best)): n for word, n in words.items()}
         symbols = [*spell.values(), *map("".join, self.merges), "<|endoftext|>"]
-        self.encoder = {symbol: i for i, symbol in enumerate(dict.fromkeys(symbols))}
+        self.encoder = {symbol: i for i, symbol in enumerate(symbols)}
 
     @staticmethod
     def merge(word, pair):

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activation checkpointing, the loss in parts, and weights in files.
+#include <functional>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -8,11 +9,43 @@
 #include "lab/models/autocast.h"
 #include "lab/models/functions.h"
 #include "lab/models/recompute.h"
+#include "lab/models/torch_runtime.h"
 #include "lab/models_support.h"
+#include "lab/task/model_size.h"
 #include "rode/safetensors.h"
 
 namespace rode::lab {
 namespace {
+
+TEST(Models, HaveAsManyParametersAsTheirShapesSay) {
+  for (const char* kind : {"gpt2", "qwen2", "small-resnet", "resnet50"}) {
+    for (const bool tied : {true, false}) {
+      ModelConfig config = tiny(kind);
+      config.tied = tied;
+      if (config.kind.ends_with("resnet") || config.kind == "resnet50") config.vocab_size = 0;
+      if (config.kind == "small-resnet") config.layers = 5;
+      std::int64_t count = 0;
+      for (const at::Tensor& parameter : make_model(config, 1)->module().parameters()) {
+        count += parameter.numel();
+      }
+      EXPECT_EQ(parameter_count(config), count) << kind;
+    }
+  }
+}
+
+TEST(Torch, ErrorsAreOneLineInOurWords) {
+  const auto message = [](const std::function<void()>& work) {
+    return error_of([&] { with_torch_errors("train", work); });
+  };
+  const std::string memory = message([] { at::empty({std::int64_t{1} << 50}, at::kFloat); });
+  EXPECT_MENTIONS(memory, "[train] ");
+  EXPECT_MENTIONS(memory, "out of memory");
+  EXPECT_EQ(memory.find('\n'), std::string::npos) << memory;
+  const std::string shape = message([] { at::mm(at::ones({2, 3}), at::ones({2, 3})); });
+  EXPECT_MENTIONS(shape, "2x3");
+  EXPECT_EQ(shape.find('\n'), std::string::npos) << shape;
+  EXPECT_EQ(message([] {}), "");
+}
 
 TEST(Checkpointing, GivesThePlainGradientsToTheBit) {
   for (const char* kind : {"gpt2", "qwen2"}) {

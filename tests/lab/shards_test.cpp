@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Token shards and their folders: layout, refusals, tokens.json.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -109,17 +111,20 @@ TEST(TokenFolder, NoticesAMissingShardAndAnInterruptedWriter) {
   std::filesystem::remove(scratch / "train_000001.bin");
   EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
                   "records 3 of 25");
-  {
-    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, true});
-    writer.append(counting(15));  // never finished
-  }
+  // As finish() would leave it, ended between its two descriptions.
+  TokenInfo unrecorded = bytes_info();
+  write_token_info(scratch.path(), unrecorded);
   EXPECT_MENTIONS(error_of([&] { const TokenFolder folder(scratch.path(), "train"); }),
                   "interrupted");
 }
 
 TEST(TokenFolder, DoesNotMixTokenizersNorOverwriteUnasked) {
   const Scratch scratch;
-  TokenFolderWriter(scratch.path(), bytes_info(), {"train", 10, false}).finish();
+  {
+    TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
+    writer.append(counting(3));
+    writer.finish();
+  }
   TokenInfo other = bytes_info();
   other.tokenizer = "gpt2";
   EXPECT_MENTIONS(
@@ -129,6 +134,45 @@ TEST(TokenFolder, DoesNotMixTokenizersNorOverwriteUnasked) {
                     TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
                   }),
                   "--overwrite");
+}
+
+// Every file below a folder, with its contents.
+std::map<std::string, std::string> contents(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    found[entry.path().string()] = entry.is_regular_file() ? read_file(entry.path()) : "folder";
+  }
+  return found;
+}
+
+TEST(TokenFolder, LeavesNothingWhereWritingFails) {
+  const Scratch scratch;
+  const std::filesystem::path fresh = scratch / "a/b";
+  const auto fails = [&](const std::filesystem::path& folder, bool overwrite) {
+    TokenFolderWriter writer(folder, bytes_info(), {"train", 10, overwrite});
+    writer.append(counting(25));  // never finished
+  };
+  fails(fresh, false);
+  EXPECT_TRUE(contents(scratch.path()).empty());
+  EXPECT_MENTIONS(
+      error_of([&] { TokenFolderWriter(fresh, bytes_info(), {"train", 10, false}).finish(); }),
+      "no tokens for the split 'train'");
+  EXPECT_TRUE(contents(scratch.path()).empty());
+  {
+    TokenFolderWriter writer(fresh, bytes_info(), {"train", 10, false});
+    writer.append(counting(15));
+    writer.finish();
+  }
+  const auto before = contents(scratch.path());
+  fails(fresh, true);
+  EXPECT_EQ(contents(scratch.path()), before);
+  {
+    TokenFolderWriter writer(fresh, bytes_info(), {"train", 10, true});
+    writer.append(counting(5));
+    writer.finish();
+  }
+  EXPECT_EQ(TokenFolder(fresh, "train").tokens(), 5U);
+  EXPECT_EQ(contents(fresh).size(), 2U) << "one shard and tokens.json";
 }
 
 TEST(TokenFolder, ComparesTheVocabularyWithTheModel) {
@@ -154,7 +198,10 @@ TEST(TokenFolder, RefusesADamagedDescription) {
 
 std::vector<std::string> documents(DocumentRule rule, std::string_view text, std::size_t piece) {
   std::vector<std::string> found;
-  DocumentSplitter splitter(rule, [&](std::string_view document) { found.emplace_back(document); });
+  DocumentSplitter splitter(rule, [&](std::string_view part, bool begins) {
+    if (begins) found.emplace_back();
+    found.back() += part;
+  });
   for (std::size_t at = 0; at < text.size(); at += piece) splitter.push(text.substr(at, piece));
   splitter.finish();
   return found;
@@ -171,6 +218,26 @@ TEST(Documents, AreTheSameHoweverTheTextArrives) {
     EXPECT_EQ(documents(DocumentRule::file, text, piece), (std::vector<std::string>{text}));
   }
   EXPECT_TRUE(documents(DocumentRule::file, "", 1).empty());
+}
+
+TEST(Documents, KeepNoLineThatIsTooLongToBeAMarker) {
+  const std::string text = "a\n\n" + std::string(3 * kLongestMarker, 'x') + "\nb\n";
+  std::size_t longest = 0;
+  std::string whole;
+  std::size_t number = 0;
+  DocumentSplitter splitter(DocumentRule::blank, [&](std::string_view part, bool begins) {
+    longest = std::max(longest, part.size());
+    whole += part;
+    number += begins ? 1 : 0;
+  });
+  constexpr std::size_t kPiece = 1000;
+  for (std::size_t at = 0; at < text.size(); at += kPiece) {
+    splitter.push(std::string_view(text).substr(at, kPiece));
+  }
+  splitter.finish();
+  EXPECT_EQ(whole, text);
+  EXPECT_EQ(number, 2U);
+  EXPECT_LE(longest, kLongestMarker + kPiece);
 }
 
 }  // namespace

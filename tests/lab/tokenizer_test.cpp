@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers: GPT-2's pieces, merges in their order, any bytes there and back.
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "lab/data/gpt2_tokenizer.h"
 #include "lab/data/pretokenizer.h"
 #include "lab/data/random.h"
+#include "lab/fetch/sha256.h"
 #include "lab/support.h"
 
 namespace rode::lab {
@@ -93,7 +95,12 @@ const std::vector<std::pair<std::string, std::string>> kMerges = {
     {"a", "a"},  {" ", "a"},  {"b", "c"},       {"aa", "aa"},  {"a", "b"},
     {"ab", "c"}, {" a", "b"}, {"\xc3", "\xa9"}, {"aaaa", "bc"}};
 
-void write_vocabulary(const std::filesystem::path& folder) {
+struct Texts {
+  std::string encoder;
+  std::string merges;
+};
+
+Texts vocabulary() {
   nlohmann::json encoder;
   int next = 0;
   for (int byte = 0; byte < 256; ++byte) {
@@ -105,8 +112,13 @@ void write_vocabulary(const std::filesystem::path& folder) {
     merges += spelled(left) + " " + spelled(right) + "\n";
   }
   encoder["<|endoftext|>"] = next;
-  write_file(folder / "encoder.json", encoder.dump());
-  write_file(folder / "vocab.bpe", merges);
+  return {encoder.dump(), merges};
+}
+
+void write_vocabulary(const std::filesystem::path& folder) {
+  const Texts texts = vocabulary();
+  write_file(folder / "encoder.json", texts.encoder);
+  write_file(folder / "vocab.bpe", texts.merges);
 }
 
 // By the definition: look for the first merge of the list that applies, apply it everywhere.
@@ -207,6 +219,94 @@ TEST(Gpt2Tokenizer, RefusesVocabulariesThatDoNotFitTogether) {
   EXPECT_MENTIONS(message(), "shares its number");
   write_file(scratch / "encoder.json", "[1");
   EXPECT_MENTIONS(message(), "not a JSON object");
+}
+
+TEST(Gpt2Tokenizer, RefusesMergesThatAreNotTheVocabularys) {
+  const Texts good = vocabulary();
+  const auto message = [&](const std::string& merges) {
+    return error_of([&] { const Gpt2Tokenizer tokenizer(good.encoder, merges); });
+  };
+  EXPECT_EQ(message(good.merges), "");
+  EXPECT_MENTIONS(message(""), "holds 0 merges; expected 9");
+  EXPECT_MENTIONS(message("#version: 0.2\n"), "holds 0 merges; expected 9");
+  const std::size_t line = good.merges.find('\n', good.merges.size() / 2);
+  EXPECT_MENTIONS(message(good.merges.substr(0, line + 1)), "merges; expected 9");
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = good.merges;
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+  };
+  EXPECT_MENTIONS(message(changed("b c\naa aa\n", "aa aa\nb c\n")), "line 4: 'aa aa'");
+  EXPECT_MENTIONS(message(changed("b c\n", "")), "not in their order");
+  EXPECT_MENTIONS(message(changed("b c\n", "b c\nb c\n")), "line 5: 'b c'");
+  EXPECT_MENTIONS(message(good.merges + "a bc\n"), "line 11: 'a bc' makes the token");
+  // Every cut, at whatever byte: refused, or nothing lost but the end of the last line.
+  for (std::size_t size = 0; size + 1 < good.merges.size(); ++size) {
+    EXPECT_NE(message(good.merges.substr(0, size)), "") << size;
+  }
+}
+
+TEST(Gpt2Tokenizer, TellsWhichFilesAreNotThoseOfGpt2) {
+  const Scratch scratch;
+  write_vocabulary(scratch.path());
+  const auto notes = Gpt2Tokenizer(scratch.path()).notes();
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_MENTIONS(notes[0], "encoder.json is not GPT-2's own (sha256 ");
+  EXPECT_MENTIONS(notes[0], sha256_of_file(scratch / "encoder.json"));
+  EXPECT_MENTIONS(notes[1], "vocab.bpe is not GPT-2's own");
+  EXPECT_MENTIONS(notes[1], "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5");
+}
+
+TEST(Gpt2Tokenizer, KnowsTheFilesOfGpt2) {
+  const char* real = std::getenv("RODE_GPT2_VOCAB");
+  if (real == nullptr) GTEST_SKIP() << "RODE_GPT2_VOCAB does not name the folder of GPT-2's files";
+  EXPECT_TRUE(Gpt2Tokenizer(real).notes().empty());
+}
+
+// In parts of random sizes, as the document encoder gives them.
+std::vector<std::uint16_t> in_parts(Tokenizer& tokenizer, std::string_view text, Random& random,
+                                    std::uint64_t longest, std::size_t& most_kept) {
+  std::vector<std::uint16_t> tokens;
+  std::string kept;
+  while (!text.empty()) {
+    const std::size_t size = std::min<std::size_t>(1 + random.below(longest), text.size());
+    kept += text.substr(0, size);
+    text.remove_prefix(size);
+    kept.erase(0, tokenizer.encode_part(kept, false, tokens));
+    most_kept = std::max(most_kept, kept.size());
+  }
+  tokenizer.encode_part(kept, true, tokens);
+  return tokens;
+}
+
+TEST(Gpt2Tokenizer, GivesTheSameTokensForTextInParts) {
+  const Texts texts = vocabulary();
+  constexpr std::size_t kWindow = 150;
+  Gpt2Tokenizer tokenizer(texts.encoder, texts.merges, kWindow);
+  Random random(13);
+  const std::vector<Strings> alphabets = {
+      {"a"},
+      {"a", "b", "c"},
+      {"a", "a", "a", "b", "é"},
+      {" ", "\n", "\u2003"},
+      {"'"},
+      {"'", "!", "\x80"},
+      {"\xc3", "\xa9"},
+      {"a", "b", " ", "\n", "'s", "'r", "é", "😀", "\u2003", "1", "\xff", "\xf0\x9f"}};
+  for (int trial = 0; trial < 3000; ++trial) {
+    const Strings& alphabet = alphabets[random.below(alphabets.size())];
+    std::string text = random.below(2) == 0 ? " " : "";
+    for (std::uint64_t i = random.below(900); i > 0; --i) {
+      text += alphabet[random.below(alphabet.size())];
+    }
+    std::vector<std::uint16_t> whole;
+    tokenizer.encode(text, whole);
+    std::size_t most_kept = 0;
+    const std::uint64_t longest = random.below(2) == 0 ? 3 : 100;
+    ASSERT_EQ(in_parts(tokenizer, text, random, longest, most_kept), whole) << text;
+    EXPECT_LT(most_kept, kWindow + 100) << "the piece was kept whole: " << text;
+  }
 }
 
 TEST(Tokenizers, AreFoundByName) {

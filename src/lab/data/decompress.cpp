@@ -2,6 +2,8 @@
 // libarchive: compressed text, and single members of archives.
 #include "lab/data/decompress.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -17,6 +19,24 @@ namespace {
 
 constexpr std::size_t kBlock = 1U << 20U;
 
+struct Format {
+  std::string_view ending;
+  std::string_view name;
+  int filter;
+};
+constexpr std::array<Format, 4> kFormats = {{{".xz", "xz", ARCHIVE_FILTER_XZ},
+                                             {".gz", "gzip", ARCHIVE_FILTER_GZIP},
+                                             {".zst", "zstd", ARCHIVE_FILTER_ZSTD},
+                                             {".bz2", "bzip2", ARCHIVE_FILTER_BZIP2}}};
+
+const Format* format_of(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  const auto* const found =
+      std::find_if(kFormats.begin(), kFormats.end(),
+                   [&](const Format& format) { return format.ending == ending; });
+  return found == kFormats.end() ? nullptr : found;
+}
+
 struct Free {
   void operator()(archive* handle) const { archive_read_free(handle); }
 };
@@ -26,9 +46,13 @@ class Reader {
   Reader(const std::filesystem::path& path, std::string_view operation, bool raw)
       : path_(path), operation_(operation), handle_(archive_read_new()) {
     if (!handle_) throw std::bad_alloc();
-    archive_read_support_filter_all(handle_.get());
+    // Not filter_all, some of which start other programs.
+    for (const Format& format : kFormats) {
+      archive_read_support_filter_by_code(handle_.get(), format.filter);
+    }
     if (raw) {
       archive_read_support_format_raw(handle_.get());
+      archive_read_support_format_empty(handle_.get());  // compressed, of no bytes
     } else {
       archive_read_support_format_tar(handle_.get());
       archive_read_support_format_zip(handle_.get());
@@ -47,6 +71,9 @@ class Reader {
     const char* name = archive_entry_pathname(entry);
     return name == nullptr ? "" : name;
   }
+
+  // What the outermost layer of the file is; ARCHIVE_FILTER_NONE where it is not compressed.
+  int outer_filter() const { return archive_filter_code(handle_.get(), 0); }
 
   // The current member's contents.
   void read(const std::function<void(std::string_view)>& sink) {
@@ -75,9 +102,18 @@ class Reader {
 
 }  // namespace
 
+bool is_compressed(const std::filesystem::path& path) { return format_of(path) != nullptr; }
+
 void decompress(const std::filesystem::path& path,
                 const std::function<void(std::string_view)>& sink) {
   Reader reader(path, "read text", true);
+  const Format* format = format_of(path);
+  if (format != nullptr && reader.outer_filter() != format->filter) {
+    throw file_error("read text", path.string(),
+                     fmt::format("is not {} data, as its name says; expected a file made by {}; "
+                                 "get it again, or give it the name of what it is",
+                                 format->name, format->name));
+  }
   if (reader.next() != nullptr) reader.read(sink);
 }
 

@@ -10,7 +10,11 @@
 
 namespace rode::lab {
 
-// The contents of a compressed file, in pieces.
+// By the ending of the name: .xz, .gz, .zst or .bz2.
+bool is_compressed(const std::filesystem::path& path);
+
+// The contents of a compressed file, in pieces. Data that is not of the kind that the name's
+// ending says is refused.
 void decompress(const std::filesystem::path& path,
                 const std::function<void(std::string_view)>& sink);
 

@@ -14,7 +14,7 @@ namespace {
 
 // Longer pieces seldom come twice; a full cache stays as it is.
 constexpr std::size_t kLongestCached = 32;
-constexpr std::size_t kMostCached = 1'000'000;
+constexpr std::size_t kMostCached = 400'000;  // about 100 MB at the worst
 
 // A symbol of a piece in a doubly linked list over positions.
 struct Symbol {
@@ -78,24 +78,38 @@ void Gpt2Tokenizer::merge_piece(std::string_view piece, std::vector<std::uint16_
   for (std::size_t i = 0; i < size; i = symbols[i].next) tokens.push_back(symbols[i].token);
 }
 
-void Gpt2Tokenizer::encode(std::string_view text, std::vector<std::uint16_t>& tokens) {
-  for (std::size_t begin = 0; begin < text.size();) {
+void Gpt2Tokenizer::encode_piece(std::string_view piece, std::vector<std::uint16_t>& tokens) {
+  if (const auto found = cache_.find(piece); found != cache_.end()) {
+    const auto& [at, count] = found->second;
+    for (std::size_t i = at; i < at + count; ++i) tokens.push_back(cached_[i]);
+    return;
+  }
+  const std::size_t before = tokens.size();
+  merge_piece(piece, tokens);
+  if (piece.size() <= kLongestCached && cache_.size() < kMostCached) {
+    cache_.emplace(piece, std::pair(cached_.size(), tokens.size() - before));
+    cached_.insert(cached_.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before),
+                   tokens.end());
+  }
+}
+
+std::size_t Gpt2Tokenizer::encode_part(std::string_view text, bool last,
+                                       std::vector<std::uint16_t>& tokens) {
+  std::size_t begin = 0;
+  while (begin < text.size()) {
     const std::size_t end = piece_end(text, begin);
-    const std::string_view piece = text.substr(begin, end - begin);
-    begin = end;
-    if (const auto found = cache_.find(piece); found != cache_.end()) {
-      const auto& [at, count] = found->second;
-      for (std::size_t i = at; i < at + count; ++i) tokens.push_back(cached_[i]);
+    if (last || end + kPieceLookahead <= text.size()) {
+      encode_piece(text.substr(begin, end - begin), tokens);
+      begin = end;
       continue;
     }
-    const std::size_t before = tokens.size();
-    merge_piece(piece, tokens);
-    if (piece.size() <= kLongestCached && cache_.size() < kMostCached) {
-      cache_.emplace(piece, std::pair(cached_.size(), tokens.size() - before));
-      cached_.insert(cached_.end(), tokens.begin() + static_cast<std::ptrdiff_t>(before),
-                     tokens.end());
-    }
+    if (text.size() - begin < window_ + kPieceLookahead) break;
+    const std::size_t certain = text.size() - kPieceLookahead - begin;
+    const std::size_t done = encode_start(text.substr(begin, certain), tokens);
+    if (done == 0) break;
+    begin += done;
   }
+  return begin;
 }
 
 std::string Gpt2Tokenizer::decode(std::span<const std::uint16_t> tokens) const {

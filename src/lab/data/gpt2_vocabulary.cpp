@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading GPT-2's encoder.json and vocab.bpe, which spell bytes as printable characters.
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
 #include "lab/data/gpt2_tokenizer.h"
 #include "lab/data/token_shard.h"
+#include "lab/fetch/sha256.h"
 
 namespace rode::lab {
 namespace {
@@ -44,6 +47,7 @@ std::string bytes_of_spelling(std::string_view spelling) {
     if (lead >= 0x80) {  // all code points in use lie below 512: two bytes
       if ((lead & 0xE0U) != 0xC0U || i + 1 >= spelling.size()) return {};
       const auto trail = static_cast<unsigned char>(spelling[i + 1]);
+      if (lead < 0xC2 || (trail & 0xC0U) != 0x80U) return {};
       code = ((lead & 0x1FU) << 6U) | (trail & 0x3FU);
       length = 2;
     }
@@ -54,19 +58,53 @@ std::string bytes_of_spelling(std::string_view spelling) {
   return text;
 }
 
+// As OpenAI published them: openaipublic.blob.core.windows.net/gpt-2/encodings/main.
+constexpr std::string_view kEncoderDigest =
+    "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783";
+constexpr std::string_view kMergesDigest =
+    "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5";
+
+void note_digest(const FileMapping& file, std::string_view name, std::string_view known,
+                 std::vector<std::string>& notes) {
+  Sha256 sum;
+  sum.update(file.bytes());
+  if (const std::string digest = sum.hex(); digest != known) {
+    notes.push_back(
+        fmt::format("{} is not GPT-2's own (sha256 {}, GPT-2's is {}): its tokens are "
+                    "not those of GPT-2",
+                    name, digest, known));
+  }
+}
+
+// "<|endoftext|>" and its like, which no merge makes.
+bool is_special(std::string_view spelling) {
+  return spelling.size() > 4 && spelling.starts_with("<|") && spelling.ends_with("|>");
+}
+
 }  // namespace
 
 Gpt2Tokenizer::Gpt2Tokenizer(const std::filesystem::path& folder) {
-  const TokenOf token_of = read_encoder(folder / "encoder.json");
-  read_merges(folder / "vocab.bpe", token_of);
+  const std::filesystem::path encoder_path = folder / "encoder.json";
+  const std::filesystem::path merges_path = folder / "vocab.bpe";
+  const FileMapping encoder(encoder_path, kOperation);
+  const FileMapping merges(merges_path, kOperation);
+  const TokenOf token_of = read_encoder(text_of(encoder), encoder_path.string());
+  read_merges(text_of(merges), token_of, merges_path.string());
+  note_digest(encoder, "encoder.json", kEncoderDigest, notes_);
+  note_digest(merges, "vocab.bpe", kMergesDigest, notes_);
 }
 
-Gpt2Tokenizer::TokenOf Gpt2Tokenizer::read_encoder(const std::filesystem::path& path) {
-  const FileMapping mapping(path, kOperation);
+Gpt2Tokenizer::Gpt2Tokenizer(std::string_view encoder, std::string_view merges, std::size_t window)
+    : window_(window) {
+  read_merges(merges, read_encoder(encoder, "encoder.json"), "vocab.bpe");
+}
+
+Gpt2Tokenizer::TokenOf Gpt2Tokenizer::read_encoder(std::string_view text,
+                                                   const std::string& source) {
   const auto fail = [&](std::string_view what) {
-    return file_error(kOperation, path.string(), fmt::format("{}; {}", what, kRemedy));
+    return file_error(kOperation, source, fmt::format("{}; {}", what, kRemedy));
   };
-  const auto json = nlohmann::json::parse(text_of(mapping), nullptr, false);
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || json.empty()) throw fail("is not a JSON object of tokens");
   if (json.size() > static_cast<std::size_t>(kMaxVocabSize)) {
     throw fail(fmt::format("holds {} tokens; expected at most {}", json.size(), kMaxVocabSize));
@@ -89,6 +127,12 @@ Gpt2Tokenizer::TokenOf Gpt2Tokenizer::read_encoder(const std::filesystem::path& 
       ends = true;
     }
     bytes_of_[token] = bytes;
+    if (is_special(spelling)) {
+      ++special_;
+      continue;
+    }
+    if (bytes.size() > 1) made_.push_back(token);
+    longest_ = std::max(longest_, bytes.size());
     token_of.emplace(std::move(bytes), token);
   }
   if (!ends) throw fail(fmt::format("has no '{}'", kEndOfText));
@@ -97,12 +141,19 @@ Gpt2Tokenizer::TokenOf Gpt2Tokenizer::read_encoder(const std::filesystem::path& 
     if (found == token_of.end()) throw fail(fmt::format("has no token for the byte {}", byte));
     byte_token_[byte] = found->second;
   }
+  std::sort(made_.begin(), made_.end());
   return token_of;
 }
 
-void Gpt2Tokenizer::read_merges(const std::filesystem::path& path, const TokenOf& token_of) {
-  const FileMapping mapping(path, kOperation);
-  const std::string_view text = text_of(mapping);
+void Gpt2Tokenizer::read_merges(std::string_view text, const TokenOf& token_of,
+                                const std::string& source) {
+  const auto fail = [&](std::string_view what) {
+    return file_error(kOperation, source, fmt::format("{}; {}", what, kRemedy));
+  };
+  const auto token = [&](const std::string& bytes) {
+    const auto found = token_of.find(bytes);
+    return found == token_of.end() ? -1 : static_cast<int>(found->second);
+  };
   std::uint32_t rank = 0;
   std::size_t line_number = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -113,10 +164,6 @@ void Gpt2Tokenizer::read_merges(const std::filesystem::path& path, const TokenOf
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
     const std::size_t blank = line.find(' ');
-    const auto token = [&](const std::string& bytes) {
-      const auto found = token_of.find(bytes);
-      return found == token_of.end() || bytes.empty() ? -1 : static_cast<int>(found->second);
-    };
     std::string left;
     std::string right;
     if (blank != std::string_view::npos) {
@@ -127,13 +174,34 @@ void Gpt2Tokenizer::read_merges(const std::filesystem::path& path, const TokenOf
     const int b = token(right);
     const int merged = token(left + right);
     if (a < 0 || b < 0 || merged < 0) {
-      throw file_error(kOperation, path.string(),
-                       fmt::format("line {}: '{}' does not merge two tokens of encoder.json into a "
-                                   "third; {}",
-                                   line_number, printable(line), kRemedy));
+      throw fail(fmt::format("line {}: '{}' does not merge two tokens of encoder.json into a third",
+                             line_number, printable(line)));
+    }
+    // Numbers follow the merges: whatever was swapped, removed or put in between shows here.
+    if (rank == made_.size() || merged != made_[rank]) {
+      throw fail(
+          fmt::format("line {}: '{}' makes the token {}; expected the merge that makes {}, "
+                      "the next of encoder.json; the merges are not in their order, or one "
+                      "is missing or too many",
+                      line_number, printable(line), merged,
+                      rank == made_.size() ? "none" : fmt::format("{}", made_[rank])));
+    }
+    const auto made_before = [&](int part, const std::string& bytes) {
+      return bytes.size() == 1 || part < merged;
+    };
+    if (!made_before(a, left) || !made_before(b, right)) {
+      throw fail(fmt::format("line {}: '{}' merges a token that a later line makes", line_number,
+                             printable(line)));
     }
     const auto key = (static_cast<std::uint32_t>(a) << 16U) | static_cast<std::uint32_t>(b);
-    merges_.try_emplace(key, Merge{rank++, static_cast<std::uint16_t>(merged)});
+    merges_.emplace(key, Merge{rank++, static_cast<std::uint16_t>(merged)});
+  }
+  if (rank != made_.size()) {
+    throw fail(
+        fmt::format("holds {} merges; expected {}: encoder.json has {} entries, of which "
+                    "256 are bytes and {} special, and the others need a merge each; the "
+                    "file was cut short",
+                    rank, made_.size(), bytes_of_.size(), special_));
   }
 }
 

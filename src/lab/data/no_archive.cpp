@@ -17,6 +17,11 @@ namespace {
 
 }  // namespace
 
+bool is_compressed(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  return ending == ".xz" || ending == ".gz" || ending == ".zst" || ending == ".bz2";
+}
+
 void decompress(const std::filesystem::path& path,
                 const std::function<void(std::string_view)>& /*sink*/) {
   refuse(path, "read text");

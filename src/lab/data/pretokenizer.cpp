@@ -108,6 +108,10 @@ std::size_t run_end(std::string_view text, std::size_t at, Kind kind) {
 
 }  // namespace
 
+std::size_t character_bytes(std::string_view text, std::size_t at) {
+  return character_at(text, at).bytes;
+}
+
 std::size_t piece_end(std::string_view text, std::size_t begin) {
   if (const std::size_t length = contraction(text, begin); length > 0) return begin + length;
   // A single blank belongs to the run of letters, numbers or signs behind it.

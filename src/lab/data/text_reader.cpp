@@ -2,11 +2,13 @@
 // Reading text and finding documents in it.
 #include "lab/data/text_reader.h"
 
-#include <algorithm>
-#include <array>
+#include <cerrno>
+#include <system_error>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "core/file_io.h"
 #include "core/nearest.h"
@@ -15,6 +17,7 @@
 namespace rode::lab {
 namespace {
 
+constexpr std::size_t kBlock = 1U << 20U;
 constexpr std::string_view kBlanks = " \t\r\n";
 
 bool is_blank(std::string_view text) {
@@ -35,19 +38,35 @@ bool is_heading(std::string_view line) {
   return !title.empty() && title.front() != '=' && title.back() != '=';
 }
 
+// Read, not mapped: pages of a mapping count as the process's memory.
+void read_plain(const std::filesystem::path& path,
+                const std::function<void(std::string_view)>& sink) {
+  const FileMapping readable(path,
+                             "read text");  // its message for a missing file, and a regular one
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::vector<char> block(kBlock);
+  for (;;) {
+    const ::ssize_t count = ::read(file.get(), block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      throw file_error("read text", path.string(),
+                       fmt::format("cannot be read ({}); expected a readable file; check the disk",
+                                   std::error_code(errno, std::generic_category()).message()));
+    }
+    if (count == 0) return;
+    sink({block.data(), static_cast<std::size_t>(count)});
+  }
+}
+
 }  // namespace
 
 void read_text(const std::filesystem::path& path,
                const std::function<void(std::string_view)>& sink) {
-  constexpr std::array<std::string_view, 4> kCompressed = {".xz", ".gz", ".zst", ".bz2"};
-  const std::string extension = path.extension().string();
-  if (std::find(kCompressed.begin(), kCompressed.end(), extension) != kCompressed.end()) {
+  if (is_compressed(path)) {
     decompress(path, sink);
-    return;
+  } else {
+    read_plain(path, sink);
   }
-  const FileMapping mapping(path, "read text");
-  const auto bytes = mapping.bytes();
-  sink({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 DocumentRule document_rule(std::string_view name) {
@@ -62,45 +81,53 @@ DocumentRule document_rule(std::string_view name) {
 
 void DocumentSplitter::push(std::string_view text) {
   if (rule_ == DocumentRule::file) {
-    document_ += text;
+    if (!text.empty()) give(text, false, false);
     return;
   }
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
-    if (end == std::string_view::npos) {
-      line_ += text;
-      return;
-    }
-    if (line_.empty()) {
-      take_line(text.substr(0, end + 1));
+    const bool whole = end != std::string_view::npos;
+    const std::string_view part = text.substr(0, whole ? end + 1 : text.size());
+    text.remove_prefix(part.size());
+    if (in_long_line_) {
+      give(part, false, false);
+      in_long_line_ = !whole;
+    } else if (whole && line_.empty()) {
+      take_line(part);
     } else {
-      line_ += text.substr(0, end + 1);
+      line_ += part;
+      if (!whole && line_.size() <= kLongestMarker) continue;
+      in_long_line_ = !whole;
       take_line(line_);
       line_.clear();
     }
-    text.remove_prefix(end + 1);
   }
 }
 
 void DocumentSplitter::take_line(std::string_view line) {
-  const bool blank = is_blank(line);
-  const bool begins = rule_ == DocumentRule::heading ? is_heading(line) : ended_ && !blank;
+  const bool marker = line.size() <= kLongestMarker;
+  const bool blank = marker && is_blank(line);
+  const bool begins =
+      rule_ == DocumentRule::heading ? marker && is_heading(line) : ended_ && !blank;
   // Blank lines before the first document belong to it.
-  if (begins && !is_blank(document_)) emit();
+  give(line, begins && !only_blank_, blank);
   ended_ = blank;
-  document_ += line;
+}
+
+void DocumentSplitter::give(std::string_view text, bool begins, bool blank) {
+  begins = begins || !open_;
+  only_blank_ = blank && (begins || only_blank_);
+  open_ = true;
+  sink_(text, begins);
 }
 
 void DocumentSplitter::finish() {
   if (!line_.empty()) take_line(line_);
   line_.clear();
-  if (!document_.empty()) emit();
+  in_long_line_ = false;
+  open_ = false;
+  only_blank_ = true;
   ended_ = false;
-}
-
-void DocumentSplitter::emit() {
-  sink_(document_);
-  document_.clear();
 }
 
 }  // namespace rode::lab

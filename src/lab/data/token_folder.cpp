@@ -25,13 +25,8 @@ Error folder_error(const fs::path& folder, std::string_view what) {
 
 }  // namespace
 
-std::optional<TokenInfo> read_token_info(const fs::path& folder) {
-  const fs::path path = folder / kSidecar;
-  if (!fs::exists(path)) return std::nullopt;
-  const FileMapping mapping(path, kOperation);
-  const auto bytes = mapping.bytes();
-  const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const auto json = nlohmann::json::parse(text, text + bytes.size(), nullptr, false);
+TokenInfo parse_token_info(std::string_view text, std::string_view source) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   try {
     if (json.at("format").get<std::string>() != kFormat) throw std::runtime_error("format");
     TokenInfo info;
@@ -44,7 +39,7 @@ std::optional<TokenInfo> read_token_info(const fs::path& folder) {
     }
     return info;
   } catch (const std::exception&) {
-    throw file_error(kOperation, path.string(),
+    throw file_error(kOperation, source,
                      fmt::format("is not a description of tokens; expected format '{}' with "
                                  "tokenizer, vocab_size, end_of_text and splits; make the folder "
                                  "again with 'rode data tokens'",
@@ -52,7 +47,16 @@ std::optional<TokenInfo> read_token_info(const fs::path& folder) {
   }
 }
 
-void write_token_info(const fs::path& folder, const TokenInfo& info) {
+std::optional<TokenInfo> read_token_info(const fs::path& folder) {
+  const fs::path path = folder / kSidecar;
+  if (!fs::exists(path)) return std::nullopt;
+  const FileMapping mapping(path, kOperation);
+  const auto bytes = mapping.bytes();
+  return parse_token_info({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                          path.string());
+}
+
+std::string token_info_text(const TokenInfo& info) {
   nlohmann::ordered_json json = {{"format", kFormat},
                                  {"tokenizer", info.tokenizer},
                                  {"vocab_size", info.vocab_size},
@@ -61,7 +65,11 @@ void write_token_info(const fs::path& folder, const TokenInfo& info) {
   for (const auto& [name, split] : info.splits) {
     json["splits"][name] = {{"shards", split.shards}, {"tokens", split.tokens}};
   }
-  const std::string text = json.dump(2) + "\n";
+  return json.dump(2) + "\n";
+}
+
+void write_token_info(const fs::path& folder, const TokenInfo& info) {
+  const std::string text = token_info_text(info);
   AtomicFile file(folder / kSidecar, kOperation);
   file.write(std::as_bytes(std::span(text)));
   file.commit();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lab/data/token_shard.h"
@@ -27,6 +28,8 @@ struct TokenInfo {
   std::map<std::string, SplitInfo> splits;  // complete splits only
 };
 
+std::string token_info_text(const TokenInfo& info);
+TokenInfo parse_token_info(std::string_view text, std::string_view source);
 std::optional<TokenInfo> read_token_info(const std::filesystem::path& folder);
 void write_token_info(const std::filesystem::path& folder, const TokenInfo& info);
 
@@ -58,8 +61,10 @@ class TokenFolder {
   std::uint64_t tokens_ = 0;
 };
 
-// Cuts a run of tokens into shards named <split>_000000.bin, ...; finish() records the split in
-// tokens.json. Not finished, the split is not recorded, and readers refuse it.
+// Cuts a run of tokens into shards named <split>_000000.bin, ..., in a folder of its own beside
+// their place, without keeping them in memory. finish() moves them there and records the split in
+// tokens.json. Destroyed before that, it leaves the folder as it was; killed inside finish(), the
+// split is not recorded, and readers refuse it.
 class TokenFolderWriter {
  public:
   struct Options {
@@ -70,17 +75,24 @@ class TokenFolderWriter {
 
   TokenFolderWriter(const std::filesystem::path& folder, const TokenInfo& info,
                     const Options& options);
+  TokenFolderWriter(const TokenFolderWriter&) = delete;
+  TokenFolderWriter& operator=(const TokenFolderWriter&) = delete;
+  ~TokenFolderWriter();
 
   void append(std::span<const std::uint16_t> tokens);
-  SplitInfo finish();
+  SplitInfo finish();  // throws where no token was appended
 
  private:
-  void flush();
+  void close_shard();
+  void clean_up();
+  std::string shard_name(std::int64_t number) const;
 
   std::filesystem::path folder_;
+  std::filesystem::path made_;   // the first folder that had to be made; empty where none
+  std::filesystem::path stage_;  // where shards wait for finish()
   TokenInfo info_;
   Options options_;
-  std::vector<std::uint16_t> buffer_;
+  std::optional<ShardWriter> shard_;
   SplitInfo written_;
 };
 

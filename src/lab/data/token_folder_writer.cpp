@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing a split: shards as they fill, tokens.json when all are there.
+// Writing a split: shards beside their place as they fill, moved there when all are complete.
+#include <algorithm>
+#include <chrono>
 #include <system_error>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "lab/data/token_folder.h"
 
@@ -13,75 +16,141 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kOperation = "token folder";
 
-}  // namespace
-
-TokenFolderWriter::TokenFolderWriter(const fs::path& folder, const TokenInfo& info,
-                                     const Options& options)
-    : folder_(folder), info_(info), options_(options) {
-  const std::string where = printable(folder.string());
+void check(const TokenInfo& info, const TokenFolderWriter::Options& options) {
   if (info.vocab_size < 1 || info.vocab_size > kMaxVocabSize) {
     throw Error(ErrorKind::invalid_argument, kOperation,
                 fmt::format("a vocabulary of {} entries; expected 1 to {} (shards hold uint16)",
                             info.vocab_size, kMaxVocabSize));
   }
-  if (split_of(options.split + "_000000.bin") != options.split) {
+  if (options.split != "train" && options.split != "valid" && options.split != "test") {
     throw Error(ErrorKind::invalid_argument, kOperation,
                 fmt::format("split '{}'; expected train, valid or test", options.split));
   }
-  if (options.shard_tokens == 0) {
-    throw Error(ErrorKind::invalid_argument, kOperation, "shards of 0 tokens; expected 1 or more");
+  if (options.shard_tokens < 1 || options.shard_tokens > kMaxShardTokens) {
+    throw Error(ErrorKind::invalid_argument, kOperation,
+                fmt::format("shards of {} tokens; expected 1 to {}", options.shard_tokens,
+                            kMaxShardTokens));
   }
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  if (failed) {
+}
+
+// What a call of the file system refused, as an Error.
+template <class Work>
+void on_disk(const fs::path& folder, Work&& work) {
+  try {
+    work();
+  } catch (const fs::filesystem_error& error) {
     throw Error(ErrorKind::file, kOperation,
-                fmt::format("folder '{}' cannot be made ({}); choose another folder", where,
-                            failed.message()));
+                fmt::format("folder '{}' cannot be changed ({}); check its permissions and the "
+                            "disk, or choose another folder",
+                            printable(folder.string()), error.code().message()));
   }
-  // Two tokenizers in one folder would mix meanings under the same numbers.
-  if (auto present = read_token_info(folder)) {
-    if (present->tokenizer != info.tokenizer || present->vocab_size != info.vocab_size) {
-      throw Error(ErrorKind::file, kOperation,
-                  fmt::format("folder '{}' holds tokens of '{}' with {} entries; expected '{}' "
-                              "with {}; choose another folder",
-                              where, present->tokenizer, present->vocab_size, info.tokenizer,
-                              info.vocab_size));
+}
+
+// Makes the folder; the first of its parents that had to be made, empty where it was there.
+fs::path make_folder(const fs::path& folder) {
+  fs::path first;
+  std::error_code ignored;
+  for (fs::path at = fs::absolute(folder); !fs::exists(at, ignored); at = at.parent_path()) {
+    first = at;
+    if (!at.has_relative_path()) break;
+  }
+  on_disk(folder, [&] { fs::create_directories(folder); });
+  return first;
+}
+
+}  // namespace
+
+TokenFolderWriter::TokenFolderWriter(const fs::path& folder, const TokenInfo& info,
+                                     const Options& options)
+    : folder_(folder), info_(info), options_(options) {
+  check(info, options);
+  const std::string where = printable(folder.string());
+  std::error_code missing;
+  if (fs::exists(folder, missing)) {
+    // Two tokenizers in one folder would mix meanings under the same numbers.
+    if (auto present = read_token_info(folder)) {
+      if (present->tokenizer != info.tokenizer || present->vocab_size != info.vocab_size) {
+        throw Error(ErrorKind::file, kOperation,
+                    fmt::format("folder '{}' holds tokens of '{}' with {} entries; expected '{}' "
+                                "with {}; choose another folder",
+                                where, present->tokenizer, present->vocab_size, info.tokenizer,
+                                info.vocab_size));
+      }
+      info_.splits = std::move(present->splits);
     }
-    info_.splits = std::move(present->splits);
+    const auto old = shard_paths(folder, options.split);
+    if (!old.empty() && !options.overwrite) {
+      throw Error(ErrorKind::file, kOperation,
+                  fmt::format("folder '{}' already holds {} shards of the split '{}'; choose "
+                              "another folder or --overwrite",
+                              where, old.size(), options.split));
+    }
   }
-  const auto old = shard_paths(folder, options.split);
-  if (!old.empty() && !options.overwrite) {
-    throw Error(ErrorKind::file, kOperation,
-                fmt::format("folder '{}' already holds {} shards of the split '{}'; choose another "
-                            "folder or --overwrite",
-                            where, old.size(), options.split));
+  made_ = make_folder(folder);
+  const auto stamp = std::chrono::steady_clock::now().time_since_epoch().count();
+  stage_ = folder / fmt::format(".rode-{}-{:x}.tmp", ::getpid(), stamp);
+  try {
+    on_disk(folder, [&] { fs::create_directory(stage_); });
+  } catch (...) {
+    clean_up();
+    throw;
   }
-  // From here to finish() the split is not recorded, whatever interrupts.
-  info_.splits.erase(options.split);
-  write_token_info(folder, info_);
-  for (const fs::path& path : old) fs::remove(path);
+}
+
+TokenFolderWriter::~TokenFolderWriter() {
+  shard_.reset();
+  clean_up();
+}
+
+void TokenFolderWriter::clean_up() {
+  std::error_code ignored;
+  fs::remove_all(stage_, ignored);
+  // Only folders that this object made, and only while they are empty.
+  if (made_.empty()) return;
+  const fs::path stop = made_.parent_path();
+  for (fs::path at = fs::absolute(folder_, ignored); at != stop && fs::remove(at, ignored);) {
+    at = at.parent_path();
+  }
+}
+
+std::string TokenFolderWriter::shard_name(std::int64_t number) const {
+  return fmt::format("{}_{:06}.bin", options_.split, number);
 }
 
 void TokenFolderWriter::append(std::span<const std::uint16_t> tokens) {
   while (!tokens.empty()) {
-    const std::size_t room = options_.shard_tokens - buffer_.size();
-    const std::size_t count = std::min(room, tokens.size());
-    buffer_.insert(buffer_.end(), tokens.begin(),
-                   tokens.begin() + static_cast<std::ptrdiff_t>(count));
+    if (!shard_) shard_.emplace(stage_ / shard_name(written_.shards));
+    const std::size_t count = std::min(options_.shard_tokens - shard_->size(), tokens.size());
+    shard_->append(tokens.first(count));
     tokens = tokens.subspan(count);
-    if (buffer_.size() == options_.shard_tokens) flush();
+    if (shard_->size() == options_.shard_tokens) close_shard();
   }
 }
 
-void TokenFolderWriter::flush() {
-  write_shard(folder_ / fmt::format("{}_{:06}.bin", options_.split, written_.shards), buffer_);
+void TokenFolderWriter::close_shard() {
+  shard_->close();
   ++written_.shards;
-  written_.tokens += static_cast<std::int64_t>(buffer_.size());
-  buffer_.clear();
+  written_.tokens += static_cast<std::int64_t>(shard_->size());
+  shard_.reset();
 }
 
 SplitInfo TokenFolderWriter::finish() {
-  if (!buffer_.empty() || written_.shards == 0) flush();
+  if (shard_) close_shard();
+  if (written_.tokens == 0) {
+    throw Error(ErrorKind::file, kOperation,
+                fmt::format("no tokens for the split '{}': the text is empty; expected at least "
+                            "one byte of text; check the input",
+                            options_.split));
+  }
+  // From here to the end the split is not recorded, whatever interrupts.
+  const auto old = shard_paths(folder_, options_.split);
+  if (info_.splits.erase(options_.split) > 0 || !old.empty()) write_token_info(folder_, info_);
+  on_disk(folder_, [&] {
+    for (const fs::path& path : old) fs::remove(path);
+    for (std::int64_t i = 0; i < written_.shards; ++i) {
+      fs::rename(stage_ / shard_name(i), folder_ / shard_name(i));
+    }
+  });
   info_.splits[options_.split] = written_;
   write_token_info(folder_, info_);
   return written_;

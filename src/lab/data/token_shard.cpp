@@ -4,10 +4,14 @@
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
-#include <limits>
+#include <system_error>
+#include <tuple>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 namespace rode::lab {
 namespace {
@@ -21,11 +25,10 @@ using Header = std::array<std::int32_t, 256>;
 
 }  // namespace
 
-TokenShard::TokenShard(const std::filesystem::path& path)
-    : path_(path), mapping_(path, kOperation) {
-  const std::span<const std::byte> bytes = mapping_.bytes();
+std::span<const std::uint16_t> parse_shard(std::span<const std::byte> bytes,
+                                           std::string_view source) {
   const auto fail = [&](std::string_view what) {
-    return file_error(kOperation, path.string(), fmt::format("{}; {}", what, kRemedy));
+    return file_error(kOperation, source, fmt::format("{}; {}", what, kRemedy));
   };
   if (bytes.size() < kShardHeaderBytes) {
     throw fail(
@@ -52,20 +55,68 @@ TokenShard::TokenShard(const std::filesystem::path& path)
                     "was cut short or appended to",
                     count, count * sizeof(std::uint16_t), body));
   }
-  // The mapping begins at a page and the header is even: aligned for uint16.
-  tokens_ = {reinterpret_cast<const std::uint16_t*>(bytes.data() + kShardHeaderBytes), count};
+  // A mapping begins at a page, other memory at an allocation, and the header is even: aligned.
+  return {reinterpret_cast<const std::uint16_t*>(bytes.data() + kShardHeaderBytes), count};
 }
 
-void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
-  if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+TokenShard::TokenShard(const std::filesystem::path& path)
+    : path_(path),
+      mapping_(path, kOperation),
+      tokens_(parse_shard(mapping_.bytes(), path_.string())) {}
+
+namespace {
+
+Header header_of(std::size_t count) {
+  if (count > kMaxShardTokens) {
     throw Error(ErrorKind::invalid_argument, kOperation,
                 fmt::format("{} tokens for one shard; expected at most {}; use smaller shards",
-                            tokens.size(), std::numeric_limits<std::int32_t>::max()));
+                            count, kMaxShardTokens));
   }
   Header header{};
   header[0] = kShardMagic;
   header[1] = kShardVersion;
-  header[2] = static_cast<std::int32_t>(tokens.size());
+  header[2] = static_cast<std::int32_t>(count);
+  return header;
+}
+
+Error write_error(const std::filesystem::path& path, int number) {
+  return file_error(kOperation, path.string(),
+                    fmt::format("cannot be written ({}); free space or choose another folder",
+                                std::error_code(number, std::generic_category()).message()));
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(const std::filesystem::path& path)
+    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+  if (file_.get() < 0) throw write_error(path_, errno);
+}
+
+void ShardWriter::write(std::span<const std::byte> bytes, std::size_t at) {
+  while (!bytes.empty()) {
+    const ::ssize_t written =
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<::off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw write_error(path_, errno);
+    at += static_cast<std::size_t>(written);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void ShardWriter::append(std::span<const std::uint16_t> tokens) {
+  std::ignore = header_of(size_ + tokens.size());
+  write(std::as_bytes(tokens), kShardHeaderBytes + size_ * sizeof(std::uint16_t));
+  size_ += tokens.size();
+}
+
+void ShardWriter::close() {
+  const Header header = header_of(size_);
+  write(std::as_bytes(std::span(header)), 0);
+  if (::fsync(file_.get()) != 0 || !file_.close()) throw write_error(path_, errno);
+}
+
+void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
+  const Header header = header_of(tokens.size());
   AtomicFile file(path, kOperation);
   file.write(std::as_bytes(std::span(header)));
   file.write(std::as_bytes(tokens));

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/file_io.h"
 
@@ -16,10 +17,15 @@ namespace rode::lab {
 inline constexpr std::int32_t kShardMagic = 20240520;
 inline constexpr std::int32_t kShardVersion = 1;
 inline constexpr std::size_t kShardHeaderBytes = 256 * sizeof(std::int32_t);
-inline constexpr std::int64_t kMaxVocabSize = 65536;  // what a uint16 can tell apart
+inline constexpr std::size_t kMaxShardTokens = 0x7FFFFFFF;  // the header's count is an int32
+inline constexpr std::int64_t kMaxVocabSize = 65536;        // what a uint16 can tell apart
 
-// Memory-mapped: pages are read when tokens are. A file that does not have exactly the layout
-// above is refused.
+// The tokens that a shard's bytes hold; `source` names the file in errors. A file that does not
+// have exactly the layout above is refused.
+std::span<const std::uint16_t> parse_shard(std::span<const std::byte> bytes,
+                                           std::string_view source);
+
+// Memory-mapped: pages are read when tokens are.
 class TokenShard {
  public:
   explicit TokenShard(const std::filesystem::path& path);
@@ -33,7 +39,25 @@ class TokenShard {
   std::span<const std::uint16_t> tokens_;
 };
 
-// Appears under its name only when complete and on the disk.
+// One new file, written as tokens come: memory does not grow with them. Until close() has put it on
+// the disk it has no header, and is no shard.
+class ShardWriter {
+ public:
+  explicit ShardWriter(const std::filesystem::path& path);
+
+  std::size_t size() const { return size_; }
+  void append(std::span<const std::uint16_t> tokens);
+  void close();
+
+ private:
+  void write(std::span<const std::byte> bytes, std::size_t at);
+
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  std::size_t size_ = 0;
+};
+
+// All at once; appears under its name only when complete and on the disk.
 void write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens);
 
 }  // namespace rode::lab

@@ -10,9 +10,10 @@
 
 namespace rode::lab {
 
-void ByteTokenizer::encode(std::string_view text, std::vector<std::uint16_t>& tokens) {
-  tokens.reserve(tokens.size() + text.size());
+std::size_t ByteTokenizer::encode_part(std::string_view text, bool /*last*/,
+                                       std::vector<std::uint16_t>& tokens) {
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return text.size();
 }
 
 std::string ByteTokenizer::decode(std::span<const std::uint16_t> tokens) const {
