@@ -210,7 +210,9 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"""
 def peak_bytes(rode, *words):
     """The largest resident size of a run."""
     command = [sys.executable, "-c", MEASURE, rode.binary, "data", "tokens", *words]
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stdout) * 1024
 
