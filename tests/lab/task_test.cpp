@@ -102,6 +102,7 @@ TEST(Task, RefusesWrongValuesWithTheirLine) {
   EXPECT_MENTIONS(message("steps = 300\n", ""), "steps or epochs");
   EXPECT_MENTIONS(message("\"tiny-lm\"\nsequence = 64", "\"tiny-vision\""), "both of language");
   EXPECT_MENTIONS(message("batch = 32", "batch = "), "line 17");
+  EXPECT_MENTIONS(message("[optimizers.second]", "[}ptimizers.second]"), "line 26");
 }
 
 TEST(Task, HasALimitForEverySize) {
