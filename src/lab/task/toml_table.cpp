@@ -41,9 +41,53 @@ std::string shown(const toml::node& node) {
   return text.empty() ? "a date or time" : text;
 }
 
+// Where the string ends that begins at `at`; one that is not closed ends with its line, or with the
+// text where it may have several.
+std::size_t string_end(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string fence(3, quote);
+  const bool lines = text.substr(at, 3) == fence;
+  for (at += lines ? 3 : 1; at < text.size(); ++at) {
+    if (text[at] == '\\' && quote == '"') {
+      ++at;
+    } else if (lines && text.substr(at, 3) == fence) {
+      // Up to two quotes before the closing three belong to the string.
+      for (at += 3; at < text.size() && text[at] == quote; ++at) {
+      }
+      return at;
+    } else if (!lines && (text[at] == quote || text[at] == '\n')) {
+      return at + (text[at] == quote ? 1 : 0);
+    }
+  }
+  return text.size();
+}
+
+// Outside of strings and comments TOML is ASCII. toml++ 3.3 does not always get as far as to say
+// so: for some letters there its behaviour is undefined.
+void require_ascii(std::string_view text, std::string_view source, std::string_view operation) {
+  for (std::size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = string_end(text, at);
+    } else if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+    } else if (static_cast<unsigned char>(c) < 0x80) {
+      ++at;
+    } else {
+      const auto line =
+          1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+      throw file_error(operation, source,
+                       fmt::format("line {}: a character that is not ASCII outside of quotes; "
+                                   "expected TOML; put the text in quotes",
+                                   line));
+    }
+  }
+}
+
 }  // namespace
 
 toml::table parse_toml(std::string_view text, std::string_view source, std::string_view operation) {
+  require_ascii(text, source, operation);
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& error) {
