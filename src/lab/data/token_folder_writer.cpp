@@ -128,14 +128,16 @@ void TokenFolderWriter::append(std::span<const std::uint16_t> tokens) {
 }
 
 void TokenFolderWriter::close_shard() {
-  shard_->close();
+  if (!shard_) return;
+  ShardWriter& shard = *shard_;
+  shard.close();
   ++written_.shards;
-  written_.tokens += static_cast<std::int64_t>(shard_->size());
+  written_.tokens += static_cast<std::int64_t>(shard.size());
   shard_.reset();
 }
 
 SplitInfo TokenFolderWriter::finish() {
-  if (shard_) close_shard();
+  close_shard();
   if (written_.tokens == 0) {
     throw Error(ErrorKind::file, kOperation,
                 fmt::format("no tokens for the split '{}': the text is empty; expected at least "
