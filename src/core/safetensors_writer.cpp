@@ -138,7 +138,7 @@ Layout plan(std::span<const TensorEntry> entries,
   layout.header.resize(kLengthBytes);
   std::memcpy(layout.header.data(), &length, kLengthBytes);
   layout.header += json;
-  layout.digits_at = find_checksum(layout.header).value();
+  layout.digits_at = layout.header.find(kChecksumTag) + kChecksumTag.size();
   if (__builtin_add_overflow(layout.header.size(), offset, &layout.total)) {
     throw file_error(kOperation, source,
                      "data: ends beyond 64 bits; expected less data; use several files");

@@ -247,12 +247,19 @@ def test_info_refuses_what_is_not_whole(rode, tmp_path):
     for bad, word in (
         (good[:-1], "11 bytes follow"),
         (b"\0" * 4 + good[4:], "magic number"),
-        (good[:-2] + b"\x01\x09", "token 2305"),
+        (good[:-2] + b"\x01\x09", "give checksum"),
     ):
         file.write_bytes(bad)
         done = rode.call("data", "info", out, "--scan")
         assert done.returncode == FAILED and word in done.stderr, done.stderr
         assert "rode data tokens" in done.stderr
+    # A folder of an older version: the numbers are checked, and a note tells what is not.
+    description = json.loads((out / "tokens.json").read_text())
+    del description["checksum"], description["splits"]["train"]["checksums"]
+    (out / "tokens.json").write_text(json.dumps(description))
+    done = rode.call("data", "info", out, "--scan")
+    assert done.returncode == FAILED and "token 2305" in done.stderr, done.stderr
+    assert "have no checksums" in done.stderr
     file.write_bytes(good)
     (out / "tokens.json").unlink()
     done = rode.call("data", "info", out)
