@@ -14,6 +14,7 @@ from train_support import (
 )
 
 FAILED, USAGE = 1, 2
+SEED = 20240520
 
 
 def test_flipped_bits_of_the_newest_checkpoint_end_in_the_one_before(rode, task, tmp_path):
