@@ -49,10 +49,10 @@ void run(const TokensArguments& arguments) {
   info.tokenizer = tokenizer->name();
   info.vocab_size = tokenizer->vocab_size();
   info.end_of_text = tokenizer->end_of_text();
+  const lab::InterruptGuard interrupt;  // so that a stop, too, leaves nothing behind
   lab::TokenFolderWriter writer(arguments.out, info,
                                 {arguments.split, arguments.shard_tokens, arguments.overwrite});
 
-  const lab::InterruptGuard interrupt;  // so that a stop, too, leaves nothing behind
   lab::DocumentEncoder encoder(
       *tokenizer, [&](std::span<const std::uint16_t> tokens) { writer.append(tokens); });
   lab::DocumentSplitter splitter(

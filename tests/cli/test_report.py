@@ -101,6 +101,7 @@ def make_report(rode, task, out, seeds=3):
     made = rode.call(*words)
     assert made.returncode == 0, made.stderr
     description = json.loads((out / "sample" / "run.json").read_text())
+    del description["checksum"]  # it is edited; without one it loads with a note
     for name in NAMES:
         for seed in range(1, seeds + 1):
             diverges = name == "fails" or (name == NAMES[4] and seed == 2)

@@ -247,9 +247,9 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
         (train_words(task, out, optimizer="rod"), "rode"),
         (train_words(task, out, "--set", "lrr=1"), "lr"),
         (train_words(task, out, "--steps", 0), "--steps"),
-        (train_words(task, out, "--keep", 0), "expected a whole number, at least 1"),
-        (train_words(task, out, "--until", "1.5"), "expected a whole number, at least 1"),
-        (train_words(task, out, "--threads", "two"), "expected a whole number, at least 1"),
+        (train_words(task, out, "--keep", 0), "expected a whole number from 1"),
+        (train_words(task, out, "--until", "1.5"), "expected a whole number from 1"),
+        (train_words(task, out, "--threads", "two"), "expected a whole number from 1"),
         (train_words(task, out, "--resume", "--overwrite"), "--resume"),
         (train_words(task, out, "--device", "tpu"), "--device"),
     ):
