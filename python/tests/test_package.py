@@ -3,8 +3,8 @@
 
 import ast
 import inspect
-import runpy
 import re
+import runpy
 import shutil
 import subprocess
 import sys
