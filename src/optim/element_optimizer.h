@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer that is one element rule: state, jobs and live constants follow from the rule's type.
+// An optimizer that is one element rule: state, jobs and live constants follow from the rule's
+// type.
 #pragma once
 
 #include <memory>

@@ -63,7 +63,8 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const MuonOptions& o = options_;
-    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, o.storage);
+    if (subject.treatment == Treatment::rest)
+      return element_state<rules::AdamW>(subject, o.storage);
     const auto count = static_cast<std::int64_t>(blocks(subject).size());
     std::vector<StateSpec> specs{
         {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};

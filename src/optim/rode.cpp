@@ -90,7 +90,8 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const RodeOptions& o = options_;
-    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, o.storage);
+    if (subject.treatment == Treatment::rest)
+      return element_state<rules::AdamW>(subject, o.storage);
     const auto count = static_cast<std::int64_t>(blocks(subject).size());
     std::vector<StateSpec> specs{
         {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};

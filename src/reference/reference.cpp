@@ -17,8 +17,10 @@ struct SameRule {
                State& state);
 };
 const std::map<std::string, SameRule> kSameRule = {
-    {"adafactor", {adafactor_state, adafactor_step}}, {"adamw", {adamw_state, adamw_step}},
-    {"ademamix", {ademamix_state, ademamix_step}},    {"lion", {lion_state, lion_step}},
+    {"adafactor", {adafactor_state, adafactor_step}},
+    {"adamw", {adamw_state, adamw_step}},
+    {"ademamix", {ademamix_state, ademamix_step}},
+    {"lion", {lion_state, lion_step}},
     {"sgd", {sgd_state, sgd_step}},
 };
 
@@ -26,10 +28,9 @@ const std::map<std::string, SameRule> kSameRule = {
 // their settings only.
 enum class MatrixRule { rode, muon, soap, mars_m };
 const std::map<std::string, MatrixRule> kMatrixRules = {
-    {"rode", MatrixRule::rode},          {"rode-snr", MatrixRule::rode},
-    {"rode-fixed", MatrixRule::rode},    {"muon", MatrixRule::muon},
-    {"muon-rms", MatrixRule::muon},      {"muon-normproj", MatrixRule::muon},
-    {"soap", MatrixRule::soap},          {"mars-m", MatrixRule::mars_m},
+    {"rode", MatrixRule::rode}, {"rode-snr", MatrixRule::rode}, {"rode-fixed", MatrixRule::rode},
+    {"muon", MatrixRule::muon}, {"muon-rms", MatrixRule::muon}, {"muon-normproj", MatrixRule::muon},
+    {"soap", MatrixRule::soap}, {"mars-m", MatrixRule::mars_m},
 };
 
 MatrixRule matrix_rule(const std::string& optimizer) {

@@ -21,10 +21,10 @@ struct AdamW {
   };
 
   struct Coefficients {
-    float keep;  // 1 - lr * weight_decay
+    float keep;                        // 1 - lr * weight_decay
     float beta1, rest1, beta2, rest2;  // rest1 has the gradient's sign
-    float step_size;  // lr / (1 - beta1^t)
-    float root;       // 1 / sqrt(1 - beta2^t)
+    float step_size;                   // lr / (1 - beta1^t)
+    float root;                        // 1 / sqrt(1 - beta2^t)
     float eps;
   };
 

@@ -26,9 +26,12 @@ struct Lion {
   RODE_HOST_DEVICE static Coefficients coefficients(const Constants& c, double multiplier,
                                                     std::int64_t /*t*/) {
     const double lr = multiplier * c.lr;
-    return {static_cast<float>(1 - lr * c.weight_decay), static_cast<float>(lr),
-            static_cast<float>(c.beta1),                 static_cast<float>(1 - c.beta1),
-            static_cast<float>(c.beta2),                 static_cast<float>(1 - c.beta2)};
+    return {static_cast<float>(1 - lr * c.weight_decay),
+            static_cast<float>(lr),
+            static_cast<float>(c.beta1),
+            static_cast<float>(1 - c.beta1),
+            static_cast<float>(c.beta2),
+            static_cast<float>(1 - c.beta2)};
   }
 
   RODE_HOST_DEVICE static float element(const Coefficients& c, float w, float g,

@@ -183,9 +183,9 @@ TEST(Options, DefaultsAreThoseOfThePublishedTableAndNoOptionIsLeftOut) {
 
 TEST(Options, AStructWithoutInitialisersIsTheOptimizerOfThatName) {
   int count = 0;
-#define RODE_EXPECT(Class, Options, expected, summary)               \
-  EXPECT_EQ(Method(Options{}).name(), expected);                     \
-  EXPECT_EQ(values(Options{}), values(Method::by_name(expected)));   \
+#define RODE_EXPECT(Class, Options, expected, summary)             \
+  EXPECT_EQ(Method(Options{}).name(), expected);                   \
+  EXPECT_EQ(values(Options{}), values(Method::by_name(expected))); \
   ++count;
   RODE_FOR_EACH_OPTIMIZER(RODE_EXPECT)
 #undef RODE_EXPECT

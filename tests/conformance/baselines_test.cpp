@@ -19,8 +19,7 @@ using testing::Problem;
 constexpr std::size_t kSteps = 20;
 
 const std::vector<std::string> kMuonFamily = {"muon", "muon-rms", "muon-normproj", "mars-m"};
-const std::vector<std::string> kElementwise = {"adamw", "ademamix", "adafactor", "lion",
-                                               "sgd"};
+const std::vector<std::string> kElementwise = {"adamw", "ademamix", "adafactor", "lion", "sgd"};
 const std::vector<Extents> kMatrices = {{1, 1},   {1, 7},   {7, 1},    {2, 2},
                                         {33, 17}, {17, 33}, {128, 48}, {8, 4, 3, 3}};
 

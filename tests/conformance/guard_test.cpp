@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published reprojection can leave the basin of the quintic; the guarded one, in fp32, does not.
+// The published reprojection can leave the basin of the quintic; the guarded one, in fp32, does
+// not.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -15,16 +15,16 @@
 // X(class in LibTorch and Python, options struct, name, summary), in the order of the
 // documentation. Names that set some options of a struct (rode-snr, muon-rms, ...) are in
 // src/optim/registry.cpp.
-#define RODE_FOR_EACH_OPTIMIZER(X)                                                        \
-  X(RODE, RodeOptions, "rode",                                                            \
-    "radius by a scalar rule, direction by conditioned tangent momentum")                 \
-  X(Muon, MuonOptions, "muon", "orthogonalised momentum, original scale")                 \
-  X(SOAP, SoapOptions, "soap", "Adam in the eigenbasis of Shampoo's factors")             \
-  X(MARSM, MarsMOptions, "mars-m", "Muon on a variance-reduced gradient")                 \
-  X(AdEMAMix, AdEMAMixOptions, "ademamix", "Adam with a second, slow momentum")           \
-  X(Adafactor, AdafactorOptions, "adafactor", "factored second moments, explicit rate")   \
-  X(AdamW, AdamWOptions, "adamw", "Adam with decoupled weight decay")                     \
-  X(Lion, LionOptions, "lion", "sign of an interpolated momentum, decoupled weight decay")\
+#define RODE_FOR_EACH_OPTIMIZER(X)                                                         \
+  X(RODE, RodeOptions, "rode",                                                             \
+    "radius by a scalar rule, direction by conditioned tangent momentum")                  \
+  X(Muon, MuonOptions, "muon", "orthogonalised momentum, original scale")                  \
+  X(SOAP, SoapOptions, "soap", "Adam in the eigenbasis of Shampoo's factors")              \
+  X(MARSM, MarsMOptions, "mars-m", "Muon on a variance-reduced gradient")                  \
+  X(AdEMAMix, AdEMAMixOptions, "ademamix", "Adam with a second, slow momentum")            \
+  X(Adafactor, AdafactorOptions, "adafactor", "factored second moments, explicit rate")    \
+  X(AdamW, AdamWOptions, "adamw", "Adam with decoupled weight decay")                      \
+  X(Lion, LionOptions, "lion", "sign of an interpolated momentum, decoupled weight decay") \
   X(SGD, SgdOptions, "sgd", "momentum, coupled weight decay")
 
 namespace rode {

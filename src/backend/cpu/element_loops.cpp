@@ -33,12 +33,12 @@ template <class Rule, std::size_t... I>
 }  // namespace
 
 // One overload per rule, not a template: a template cannot have versions.
-#define RODE_DEFINE_RUN(Rule)                                                                   \
-  RODE_VERSIONS                                                                                 \
-  void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g,         \
-                    float* const* moments, float* out, std::int64_t n) {                        \
-    element_loop<rules::Rule>(c, w, g, moments, out, n,                                         \
-                              std::make_index_sequence<rules::Rule::kMoments>());               \
+#define RODE_DEFINE_RUN(Rule)                                                           \
+  RODE_VERSIONS                                                                         \
+  void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g, \
+                    float* const* moments, float* out, std::int64_t n) {                \
+    element_loop<rules::Rule>(c, w, g, moments, out, n,                                 \
+                              std::make_index_sequence<rules::Rule::kMoments>());       \
   }
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
 #undef RODE_DEFINE_RUN

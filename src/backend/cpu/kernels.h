@@ -39,7 +39,7 @@ void scale(float* x, float factor, std::int64_t n);
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n);
 
 // One overload per element rule: `out` receives the new weights, the moments advance in place.
-#define RODE_DECLARE_RUN(Rule)                                                           \
+#define RODE_DECLARE_RUN(Rule)                                                          \
   void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g, \
                     float* const* moments, float* out, std::int64_t n);
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)

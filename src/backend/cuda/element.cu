@@ -2,8 +2,9 @@
 // The element rules over the tensors of all parameters in one launch.
 //
 // The equations are those of rules/; what all elements of a tensor share was computed at the
-// gate. Bytes per element in fp32: with k moments it reads 8 + 4k and writes 4 + 4k. ||W' - W||^2 and ||W||^2 are left by chunk. One block of 256 threads a chunk,
-// five blocks an SM: as many threads as fit bring more than runs in flight.
+// gate. Bytes per element in fp32: with k moments it reads 8 + 4k and writes 4 + 4k. ||W' - W||^2
+// and ||W||^2 are left by chunk. One block of 256 threads a chunk, five blocks an SM: as many
+// threads as fit bring more than runs in flight.
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/weights.cuh"
@@ -25,39 +26,39 @@ __device__ Moved step_chunk(const JobEntry& job, std::uint64_t stream, const Wal
   const typename Rule::Coefficients c = coefficients;
   Moved moved;
   walk<kRuns>(chunk.count, job.vector != 0,
-                    [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
-                      std::int64_t at[kCount];
+              [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
+                std::int64_t at[kCount];
 #pragma unroll
-                      for (int u = 0; u < kCount; ++u) at[u] = chunk.first + runs.element(u);
-                      Bits<kWidth> w_bits[kCount], g_bits[kCount], m_bits[kArrays][kCount];
-                      load(job.weight, runs, at, w_bits);
-                      load(job.grad, runs, at, g_bits);
+                for (int u = 0; u < kCount; ++u) at[u] = chunk.first + runs.element(u);
+                Bits<kWidth> w_bits[kCount], g_bits[kCount], m_bits[kArrays][kCount];
+                load(job.weight, runs, at, w_bits);
+                load(job.grad, runs, at, g_bits);
 #pragma unroll
-                      for (int k = 0; k < kArrays; ++k) load(job.moments[k], runs, at, m_bits[k]);
+                for (int k = 0; k < kArrays; ++k) load(job.moments[k], runs, at, m_bits[k]);
 #pragma unroll
-                      for (int u = 0; u < kCount; ++u) {
-                        if (!runs.valid(u)) continue;
-                        float w[kWidth], g[kWidth], m[kArrays][kWidth], fresh[kWidth];
-                        decode(w_bits[u], job.weight.bf16 != 0, w);
-                        decode(g_bits[u], job.grad.bf16 != 0, g);
+                for (int u = 0; u < kCount; ++u) {
+                  if (!runs.valid(u)) continue;
+                  float w[kWidth], g[kWidth], m[kArrays][kWidth], fresh[kWidth];
+                  decode(w_bits[u], job.weight.bf16 != 0, w);
+                  decode(g_bits[u], job.grad.bf16 != 0, g);
 #pragma unroll
-                        for (int k = 0; k < kArrays; ++k)
-                          decode(m_bits[k][u], job.moments[k].bf16 != 0, m[k]);
+                  for (int k = 0; k < kArrays; ++k)
+                    decode(m_bits[k][u], job.moments[k].bf16 != 0, m[k]);
 #pragma unroll
-                        for (int i = 0; i < kWidth; ++i) {
-                          float own[kArrays];
+                  for (int i = 0; i < kWidth; ++i) {
+                    float own[kArrays];
 #pragma unroll
-                          for (int k = 0; k < kArrays; ++k) own[k] = m[k][i];
-                          fresh[i] = Rule::element(c, w[i], g[i], own);
+                    for (int k = 0; k < kArrays; ++k) own[k] = m[k][i];
+                    fresh[i] = Rule::element(c, w[i], g[i], own);
 #pragma unroll
-                          for (int k = 0; k < kArrays; ++k) m[k][i] = own[k];
-                        }
+                    for (int k = 0; k < kArrays; ++k) m[k][i] = own[k];
+                  }
 #pragma unroll
-                        for (int k = 0; k < kArrays; ++k) store(job.moments[k], at[u], m[k]);
-                        store_weights(job.weight, stream, job.offset + at[u], at[u], fresh);
-                        moved.add(w, fresh);
-                      }
-                    });
+                  for (int k = 0; k < kArrays; ++k) store(job.moments[k], at[u], m[k]);
+                  store_weights(job.weight, stream, job.offset + at[u], at[u], fresh);
+                  moved.add(w, fresh);
+                }
+              });
   return moved;
 }
 

@@ -67,7 +67,7 @@ struct JobEntry {
   ArrayView grad;
   // Matrices: momentum, previous gradient; element rules: theirs.
   ArrayView moments[rules::kMostMoments];
-  WeightView third;      // T of Sums::three: the weight, or MARS-M's previous gradient
+  WeightView third;  // T of Sums::three: the weight, or MARS-M's previous gradient
   std::int64_t rows, cols, stride;
   std::int64_t offset;       // of the first element within the parameter
   std::int64_t* step;        // that the gate advances where live: element rules', Adafactor's

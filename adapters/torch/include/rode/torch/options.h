@@ -90,8 +90,8 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
 };
 
 // RODEOptions, MuonOptions, ...: the class's name and "Options".
-#define RODE_NAME_OPTIONS(Class, EngineOptions, name, summary)  \
-  using Class##Options = Options<rode::EngineOptions>;          \
+#define RODE_NAME_OPTIONS(Class, EngineOptions, name, summary) \
+  using Class##Options = Options<rode::EngineOptions>;         \
   extern template class Options<rode::EngineOptions>;
 RODE_FOR_EACH_OPTIMIZER(RODE_NAME_OPTIONS)
 #undef RODE_NAME_OPTIONS
