@@ -24,7 +24,7 @@ from rode._options import (
     to_text,
 )
 from rode._shards import is_dtensor, placed
-from rode._torch_state import to_torch
+from rode._torch_state import from_torch, is_torchs, to_torch
 from rode.routing import param_groups, warn_of_vocabularies
 
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
@@ -71,7 +71,10 @@ class EngineOptimizer(Groups):
         defaults.update(rule="auto", route=route, layout="out_in", steps_done=0)
         if isinstance(params, torch.nn.Module):
             params = param_groups(params, route=route)
+        self._constructed = False
         super().__init__(params, defaults)
+        self._constructed = True
+        self._check_together()
         if self._delegates:
             warn_of_vocabularies(self.param_groups)
 
@@ -124,6 +127,7 @@ class EngineOptimizer(Groups):
             (self._name, settings(options), self._route(group))
             for group, options in zip(self.param_groups, effective, strict=True)
         ]
+        self._adopt_torch_state()
         binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
@@ -133,6 +137,23 @@ class EngineOptimizer(Groups):
         self._binding = binding
         release_at_exit(self)
         return binding
+
+    def _adopt_torch_state(self) -> None:
+        """State that a program has put there itself, out of a state dict (ZeroRedundancyOptimizer)."""
+        if self._torch_names is None:
+            return
+        names = iter(names_of(self.param_groups))
+        for group in self.param_groups:
+            own = [next(names) for _ in group["params"]]
+            states = [self.state.get(p, {}) for p in group["params"]]
+            if not any(is_torchs(entries, self._torch_names) for entries in states):
+                continue
+            plan = self._plan(group, own)
+            for name, entries in zip(own, states, strict=True):
+                if is_torchs(entries, self._torch_names):
+                    converted = from_torch(entries, name, plan[name], self._torch_names)
+                    entries.clear()
+                    entries.update(converted)
 
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""

@@ -145,7 +145,7 @@ class Binding:
         twice = repeated(self.names, self.params)
         if twice:
             raise Error(f"[parameters] {twice}")
-        check_memory(self.names, self.params)
+        check_memory(self.names, self._locals)
 
     def _value_addresses(self) -> list[int]:
         self._copies.clear()

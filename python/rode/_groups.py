@@ -5,6 +5,7 @@ import warnings
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from rode import _engine
 from rode._binding import TENSOR_TYPES, TYPE_NAMES
@@ -25,6 +26,7 @@ from rode._options import (
     refuse_unknown,
     settings,
 )
+from rode._shards import refuse_matrices
 from rode._torch_state import Plan, check_state, from_torch
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
@@ -44,6 +46,7 @@ class Groups(torch.optim.Optimizer):
     _name: str  # the engine's
     _keys: list[str]  # of its options
     _reasons: dict[str, str]  # of the routing, by parameter
+    _constructed = True  # False while the groups of the constructor are added
 
     def _drop(self) -> None:
         """Forgets the engine, which has other groups."""
@@ -72,23 +75,32 @@ class Groups(torch.optim.Optimizer):
                     del added[key]
             added.setdefault("reference_lr", rate(added))
             self._check_added(added)
+            if self._constructed:  # else once for all, when the last one is there
+                self._check_together()
         except BaseException:
             self.param_groups.pop()
             raise
         self._reasons.update(reasons)
         self._drop()
 
-    def _check_added(self, group: dict[str, Any]) -> None:
+    def _check_together(self) -> None:
         check_names(self.param_groups)
-        names, params = names_of(self.param_groups), group["params"]
-        own = names[len(names) - len(params) :]
-        for name, p in zip(own, params, strict=True):
-            if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
-                raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
-        self._plan(group, own)
+        names = names_of(self.param_groups)
         everything = [p for each in self.param_groups for p in each["params"]]
         one_device(names, everything)
         check_memory(names, everything)
+
+    def _check_added(self, group: dict[str, Any]) -> None:
+        params = group["params"]
+        first = sum(len(other["params"]) for other in self.param_groups) - len(params)
+        own = group.get("param_names") or [f"param.{first + i}" for i in range(len(params))]
+        check_names([{**group, "param_names": own}])
+        for name, p in zip(own, params, strict=True):
+            if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
+                raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
+        if not any(is_lazy(p) for p in params):  # of those the first step knows the shapes
+            refuse_matrices([group], [(self._name, None, self._route(group))], own)
+            self._plan(group, own)
         twice = repeated(own, params)
         if twice:  # torch has warned of it, without a name
             warnings.warn(f"[parameters] {twice}", stacklevel=2)
@@ -166,12 +178,11 @@ class Groups(torch.optim.Optimizer):
         for group, numbers in zip(groups, (g["params"] for g in saved), strict=True):
             own_names = [next(names) for _ in numbers]
             plan = self._plan(group, own_names)
-            for number, name, p in zip(numbers, own_names, group["params"], strict=True):
+            for number, name in zip(numbers, own_names, strict=True):
                 entries = state.get(number, {})
                 if self._torch_names is not None:
                     entries = from_torch(entries, name, plan[name], self._torch_names)
-                if not hasattr(p, "to_local"):  # of a shard the step knows the shape
-                    check_state(entries, name, plan[name])
+                check_state(entries, name, plan[name])
                 if number in state:
                     state[number] = entries
         return {**given, "state": state}

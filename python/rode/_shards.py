@@ -127,9 +127,9 @@ def _sum_over(mesh: Any, values: torch.Tensor) -> list[float]:
     return out
 
 
-def _refused(text: str) -> Error:
+def _refused(text: str, kind: str) -> Error:
     error = Error(f"[step] {text}")
-    error.kind = "non_finite"
+    error.kind = kind
     return error
 
 
@@ -158,6 +158,7 @@ class Agreement:
         found: dict[int, torch.Tensor] = {}
         text = None if skip else self._plain_trouble()
         failed = text is not None
+        kind = "non-finite"
         for mesh, members in self._meshes:
             flags = [self._flags(index, found) for index in members]
             marks = [*chain.from_iterable(flags), float(failed)]
@@ -169,7 +170,9 @@ class Agreement:
                     found[index] = local(placed(p.grad, p))  # type: ignore[arg-type]
             sums = _sum_over(mesh, self._squares(members, found))
             for index, row, squares in zip(members, rows, sums, strict=True):
-                text = text or self._trouble(index, row)
+                trouble = self._trouble(index, row)
+                if trouble is not None and text is None:
+                    text, kind = trouble, "missing gradient"
                 if skip and not squares <= self._limits[index]:
                     found.pop(index, None)
                 elif text is None:
@@ -181,7 +184,8 @@ class Agreement:
         raise _refused(
             text
             or "a gradient of another rank was refused; nothing was changed on any rank; see the "
-            "error of that rank"
+            "error of that rank",
+            kind,
         )
 
     def any_failed(self, failed: bool) -> bool:
@@ -259,6 +263,13 @@ def _can_move(row: list[float]) -> bool:
     return bool(row[_MOVED]) and not any(row[:_MOVED]) and not row[_FOREIGN]
 
 
+def _averages_squares(method: str, route: str, name: str, p: torch.Tensor) -> bool:
+    if method in _ELEMENTWISE:
+        return method in ("adamw", "ademamix")
+    # Of a matrix optimizer the rest, which AdamW steps; SOAP and Adafactor keep squares, too.
+    return method in ("soap", "adafactor") or _is_rest(route, name, p)
+
+
 def make_agreement(
     groups: list[dict[str, Any]], methods: list[tuple[str, Any, str]], names: list[str]
 ) -> Agreement | None:
@@ -266,9 +277,10 @@ def make_agreement(
     params = [p for group in groups for p in group["params"]]
     if not any(map(is_dtensor, params)):
         return None
+    labels = iter(names)
     limits = [
-        _SQUARES_LIMIT if is_dtensor(p) and method not in ("lion", "sgd") else _SUMS_LIMIT
-        for group, (method, _, _) in zip(groups, methods, strict=True)
+        _SQUARES_LIMIT if _averages_squares(method, route, next(labels), p) else _SUMS_LIMIT
+        for group, (method, _, route) in zip(groups, methods, strict=True)
         for p in group["params"]
     ]
     return Agreement(params, names, limits)

@@ -35,6 +35,12 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.int64 and value.dim() == 1
 
 
+def is_torchs(entries: dict[str, Any], names: dict[str, str]) -> bool:
+    """Whether a parameter's state is as torch.optim keeps it."""
+    counted = "step" in entries and not _is_count(entries["step"])
+    return counted or any(key in entries for key in names.values())
+
+
 def from_torch(
     entries: dict[str, Any], name: str, plan: Plan, names: dict[str, str]
 ) -> dict[str, Any]:

@@ -2,11 +2,20 @@
 """The optimizers that step everything by one rule: one class each, with its recurrence. Options left
 None take the default that `rode optimizers` prints; AdamW and SGD have torch's."""
 
+from typing import Any
+
 import torch
 
 from rode._base import EngineOptimizer
 from rode._engine import OptionError
 from rode.optimizers import Params, given
+
+
+def refuse_none(name: str, **arguments: Any) -> None:
+    """None means the engine's default elsewhere; where defaults are torch's, it means nothing."""
+    for key, value in arguments.items():
+        if value is None:
+            raise OptionError(f"[{name}] option '{key}': expected a number, got None")
 
 
 class AdEMAMix(EngineOptimizer):
@@ -123,6 +132,7 @@ class AdamW(EngineOptimizer):
         on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
+        refuse_none("adamw", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         lr_rest = lr if lr_rest is None else lr_rest
         weight_decay_rest = weight_decay if weight_decay_rest is None else weight_decay_rest
         of_torch = {
@@ -205,6 +215,7 @@ class SGD(EngineOptimizer):
         on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
+        refuse_none("sgd", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and momentum == 0:
             raise OptionError("[sgd] nesterov = True with momentum = 0; expected momentum > 0")
         lr_rest = lr if lr_rest is None else lr_rest

@@ -150,7 +150,8 @@ def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
     takes as many features in.
 
     A layer's outputs are another layer's inputs: a matrix with as many columns is there, or, where
-    layers are fused into one (gate and up; query, key and value), with a half or a third of them.
+    layers are fused into one (gate and up; query, key and value; the gates of an LSTM), with a half, a third or a
+    quarter of them.
     Other shapes of layers come back in every block. Nothing reads a vocabulary, and a model has
     one embedding and one head.
     """
@@ -163,7 +164,7 @@ def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
     ]
     rows = max((shape[0] for shape in shapes), default=0)
     found = [shape for shape in shapes if shape[0] == rows]
-    read = any(rows == fused * shape[1] for shape in shapes for fused in (1, 2, 3))
+    read = any(rows == fused * shape[1] for shape in shapes for fused in (1, 2, 3, 4))
     if rows < _VOCABULARY_ROWS or len(found) > 2 or read:
         return
     warnings.warn(

@@ -24,7 +24,9 @@ void make_errors(nb::module_& m) {
   error_type = PyErr_NewExceptionWithDoc("rode.Error", "An error of the engine; `kind` says which.",
                                          PyExc_RuntimeError, nullptr);
   if (error_type == nullptr) throw nb::python_error();
-  nb::borrow(error_type).attr("changed") = nb::bool_(false);  // unless the engine says so
+  // Unless the engine says more.
+  nb::borrow(error_type).attr("changed") = nb::bool_(false);
+  nb::borrow(error_type).attr("kind") = nb::str("invalid argument");
   const nb::object bases = nb::make_tuple(nb::borrow(error_type), nb::borrow(PyExc_ValueError));
   option_error_type = PyErr_NewExceptionWithDoc(
       "rode.OptionError", "An option, a name or a combination that the engine refuses.",

@@ -376,3 +376,33 @@ def test_a_matrix_optimizer_steps_shards_of_the_rest(ranks):
 
 if __name__ == "__main__":
     process(int(sys.argv[1]), sys.argv[2])
+
+
+def test_what_needs_the_whole_is_refused_when_it_is_given(one_process):
+    tensor = tensor_module()
+    p = torch.nn.Parameter(
+        tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    )
+    with pytest.raises(rode.Error, match="is a DTensor"):
+        rode.Muon([("w", p)], lr=0.1)
+    optimizer = rode.AdamW([("w", p)], lr=0.1)
+    state = {"exp_avg": torch.zeros(3, 3), "exp_avg_sq": torch.zeros(4, 4), "step": torch.ones(())}
+    with pytest.raises(rode.Error, match=r"'exp_avg' of parameter 'w'"):
+        optimizer.load_state_dict(
+            {"state": {0: state}, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+    assert not optimizer.state
+
+
+def test_a_plain_parameter_has_its_rules_limit_beside_a_shard(one_process):
+    tensor = tensor_module()
+    whole = torch.nn.Parameter(torch.ones(4))
+    p = torch.nn.Parameter(
+        tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    )
+    optimizer = rode.AdamW([("w", p), ("plain", whole)], lr=0.1)
+    p.grad = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    whole.grad = torch.full((4,), 5e19)  # its square is beyond fp32
+    with pytest.raises(rode.Error, match="nothing was changed on any rank") as refused:
+        optimizer.step()
+    assert refused.value.kind == "non-finite" and not refused.value.changed

@@ -279,3 +279,50 @@ def test_nesterov_needs_momentum():
     p = torch.nn.Parameter(torch.randn(3))
     with pytest.raises(ValueError, match="nesterov.*momentum > 0"):
         rode.SGD([p], nesterov=True)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_torchs_state_that_a_program_puts_there_itself_is_taken(kind):
+    """As ZeroRedundancyOptimizer does: no load_state_dict is called."""
+    options = {"lr": 0.1, "momentum": 0.9} if kind == "SGD" else {"lr": 0.1}
+    weights = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(2)]
+    theirs = getattr(torch.optim, kind)([weights[0]], **options)
+    ours = getattr(rode, kind)([weights[1]], **options)
+    for t in range(4):
+        for p in weights:
+            p.grad = torch.full_like(p, 0.5 + t)
+        theirs.step()
+        if t == 1:
+            with torch.no_grad():
+                weights[1].copy_(weights[0])
+            ours.state[weights[1]] = copy.deepcopy(theirs.state_dict()["state"][0])
+        elif t > 1:
+            ours.step()
+    torch.testing.assert_close(weights[1], weights[0])
+
+
+def test_momentum_that_comes_and_goes_is_torchs():
+    weights = [torch.nn.Parameter(torch.ones(3, 2)) for _ in range(2)]
+    pair = torch.optim.SGD([weights[0]], lr=0.1), rode.SGD([weights[1]], lr=0.1)
+    for t, momentum in enumerate((0, 0, 0.9, 0.9, 0, 0, 0.9)):
+        for optimizer, p in zip(pair, weights, strict=True):
+            p.grad = torch.full_like(p, 1.0 + t)
+            optimizer.param_groups[0]["momentum"] = momentum
+            optimizer.step()
+        torch.testing.assert_close(weights[1], weights[0])
+
+
+def test_none_is_no_rate():
+    p = [torch.nn.Parameter(torch.ones(2))]
+    for make in (lambda: rode.AdamW(p, lr=None), lambda: rode.SGD(p, momentum=None)):
+        with pytest.raises(rode.OptionError, match="got None"):
+            make()
+
+
+def test_lazy_parameters_wait_for_the_first_step():
+    model = torch.nn.Sequential(torch.nn.LazyLinear(4))
+    optimizer = rode.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3)).sum().backward()
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, before)

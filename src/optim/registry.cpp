@@ -56,6 +56,8 @@ const std::vector<Entry>& entries() {
       out.push_back({name, summary, method});
       for (const Entry& preset : presets_of(name)) out.push_back(preset);
     };
+// A type cannot stand in parentheses.
+// NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define RODE_ADD(Class, Options, name, summary) add(name, summary, Options{});
     RODE_FOR_EACH_OPTIMIZER(RODE_ADD)
 #undef RODE_ADD

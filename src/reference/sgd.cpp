@@ -16,6 +16,10 @@ void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Te
   std::vector<double>& b = entry(state, "momentum", parameter.data.size()).data;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double g = uphill * gradient.data[i] + rates.weight_decay * parameter.data[i];
+    if (mu == 0.0) {  // no momentum, no buffer: it is left as it was found
+      parameter.data[i] -= rates.lr * g;
+      continue;
+    }
     b[i] = mu * b[i] + g;  // from zero: the first step stores the gradient itself
     parameter.data[i] -= rates.lr * (nesterov ? g + mu * b[i] : b[i]);
   }

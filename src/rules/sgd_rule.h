@@ -34,8 +34,9 @@ struct Sgd {
                                         float (&moments)[kMoments]) {
     float& b = moments[0];
     const float d = (c.maximize != 0 ? -g : g) + c.weight_decay * w;
-    b = c.momentum * b + d;
-    return w - c.lr * (c.nesterov != 0 ? d + c.momentum * b : b);
+    const float next = c.momentum * b + d;
+    b = c.momentum != 0 ? next : b;  // without momentum the buffer rests, as PyTorch's does
+    return w - c.lr * (c.nesterov != 0 ? d + c.momentum * next : next);
   }
 };
 

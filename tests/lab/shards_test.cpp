@@ -176,6 +176,36 @@ TEST(TokenFolder, LeavesNothingWhereWritingFails) {
   EXPECT_EQ(contents(fresh).size(), 3U) << "one shard, its checksums and tokens.json";
 }
 
+TEST(TokenFolder, LeavesNothingWhereTheMoveFails) {
+  const Scratch scratch;
+  const std::filesystem::path fresh = scratch / "fresh";
+  {
+    TokenFolderWriter writer(fresh, bytes_info(), {"train", 10, false});
+    writer.append(counting(25));
+    std::filesystem::create_directory(fresh / kShardChecksums);  // its file cannot be written
+    EXPECT_MENTIONS(error_of([&] { writer.finish(); }), std::string(kShardChecksums));
+  }
+  EXPECT_EQ(contents(fresh).size(), 1U) << "the folder that was in the way, and nothing of ours";
+}
+
+TEST(TokenFolder, ADamagedDescriptionOfTheOnlySplitIsReplacedWithIt) {
+  for (const char* name : {kTokenInfo, "checksums.safetensors"}) {
+    const Scratch scratch;
+    const auto write = [&](const char* split, bool overwrite) {
+      TokenFolderWriter writer(scratch.path(), bytes_info(), {split, 10, overwrite});
+      writer.append(counting(5));
+      writer.finish();
+    };
+    write("train", false);
+    std::string bytes = read_file(scratch.path() / name);
+    bytes[bytes.size() / 2] ^= 1;
+    write_file(scratch.path() / name, bytes);
+    EXPECT_NE(error_of([&] { write("valid", false); }), "") << "it tells of another split";
+    write("train", true);
+    EXPECT_EQ(TokenFolder(scratch.path(), "train").tokens(), 5U);
+  }
+}
+
 TEST(TokenFolder, ComparesTheVocabularyWithTheModel) {
   const Scratch scratch;
   TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});

@@ -22,12 +22,11 @@ class Contents {
     for (const std::int64_t extent : host.sizes()) number(extent);
     bytes(host.const_data_ptr(), host.nbytes());
   }
-  void options(const GroupOptions& options) {
-    const Method method = options.method();
-    text(method.name());
-    for (const OptionInfo& info : method.options()) {
-      text(info.key);
-      text(info.value);
+  void options(const GroupOptions& options, const std::map<std::string, std::string>& values) {
+    text(options.method().name());
+    for (const auto& [key, value] : values) {
+      text(key);
+      text(value);
     }
     number(static_cast<std::int64_t>(options.rule));
     number(static_cast<std::int64_t>(options.route));
@@ -54,11 +53,12 @@ class Contents {
 std::string archive_checksum(std::int64_t steps,
                              const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                              const std::vector<const GroupOptions*>& options,
+                             const std::vector<std::map<std::string, std::string>>& values,
                              const ParamStates& states) {
   Contents contents;
   contents.number(steps);
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    contents.options(*options[g]);
+    contents.options(*options[g], values[g]);
     for (const at::Tensor& parameter : groups[g].params()) {
       const auto found = states.find(parameter.unsafeGetTensorImpl());
       const auto* state =

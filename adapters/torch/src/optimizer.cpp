@@ -187,9 +187,14 @@ at::Tensor EngineOptimizer::state_tensor(const at::Tensor& parameter, std::strin
 // Parameters by their place: what LibTorch keys by, the address, means nothing in another process.
 void EngineOptimizer::save(OutputArchive& archive) const {
   std::vector<const GroupOptions*> views;
-  for (const OptimizerParamGroup& group : param_groups_) views.push_back(&options_of(group));
+  std::vector<std::map<std::string, std::string>> values;
+  for (const OptimizerParamGroup& group : param_groups_) {
+    views.push_back(&options_of(group));
+    const Settings stored = views.back()->stored();
+    values.emplace_back(stored.begin(), stored.end());
+  }
   archive.write("checksum",
-                c10::IValue(archive_checksum(steps_done(), param_groups_, views, state_)));
+                c10::IValue(archive_checksum(steps_done(), param_groups_, views, values, state_)));
   archive.write("steps_done", c10::IValue(steps_done()));
   archive.write("groups", c10::IValue(static_cast<std::int64_t>(param_groups_.size())));
   std::size_t index = 0;
@@ -223,6 +228,7 @@ void EngineOptimizer::load(InputArchive& archive) {
                    std::to_string(param_groups_.size()));
   }
   std::vector<std::unique_ptr<::torch::optim::OptimizerOptions>> options;
+  std::vector<std::map<std::string, std::string>> values(param_groups_.size());
   ParamStates states;
   std::size_t index = 0;
   for (std::size_t g = 0; g < param_groups_.size(); ++g) {
@@ -238,6 +244,11 @@ void EngineOptimizer::load(InputArchive& archive) {
     read(group, "options", saved);
     options.push_back(param_groups_[g].options().clone());
     options.back()->serialize(saved);
+    c10::IValue texts;
+    read(saved, "values", texts);
+    for (const auto& entry : texts.toGenericDict()) {
+      values[g][entry.key().toStringRef()] = entry.value().toStringRef();
+    }
     for (std::size_t i = 0; i < params.size(); ++i, ++index) {
       InputArchive parameter;
       read(group, "parameter" + std::to_string(i), parameter);
@@ -256,7 +267,7 @@ void EngineOptimizer::load(InputArchive& archive) {
   // The engine itself judges whether the state fits; until it has, nothing here has changed.
   std::vector<const GroupOptions*> views;
   for (const auto& own : options) views.push_back(dynamic_cast<const GroupOptions*>(own.get()));
-  verify(archive, archive_checksum(steps, param_groups_, views, states));
+  verify(archive, archive_checksum(steps, param_groups_, views, values, states));
   auto binding = std::make_unique<Binding>(param_groups_, views, states, steps, on_non_finite_);
   drop();
   binding_ = std::move(binding);

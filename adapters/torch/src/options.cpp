@@ -106,10 +106,9 @@ void Options<E>::set_lr(double rate) {
 
 template <class E>
 void Options<E>::serialize(::torch::serialize::OutputArchive& archive) const {
-  const Method stored(static_cast<const E&>(*this));
   Texts texts;
-  for (const OptionInfo& info : stored.options()) texts.insert(info.key, info.value);
-  archive.write("optimizer", c10::IValue(std::string(stored.name())));
+  for (const auto& [key, value] : stored()) texts.insert(key, value);
+  archive.write("optimizer", c10::IValue(std::string(Method(static_cast<const E&>(*this)).name())));
   archive.write("values", c10::IValue(texts));
   write_settings(archive, *this);
 }
@@ -149,6 +148,15 @@ E Options<E>::effective() const {
 template <class E>
 Method Options<E>::method() const {
   return effective();
+}
+
+template <class E>
+Settings Options<E>::stored() const {
+  Settings settings;
+  for (const OptionInfo& info : Method(static_cast<const E&>(*this)).options()) {
+    settings.emplace_back(info.key, info.value);
+  }
+  return settings;
 }
 
 template <class E>

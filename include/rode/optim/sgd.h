@@ -3,6 +3,7 @@
 //
 //   d  = g + weight_decay W
 //   B <- momentum * B + d        (B = d at the first step: B starts at 0)
+//                                (momentum = 0: B stays as it is, and W - lr d)
 //   W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 //
 // maximize: g is the negated gradient.

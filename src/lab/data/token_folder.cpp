@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kOperation = "token folder";
-constexpr std::string_view kSidecar = "tokens.json";
 constexpr std::string_view kFormat = "rode-tokens-1";
 
 Error folder_error(const fs::path& folder, std::string_view what) {
@@ -56,7 +55,7 @@ TokenInfo parse_token_info(std::string_view text, std::string_view source) {
 }
 
 std::optional<TokenInfo> read_token_info(const fs::path& folder) {
-  const fs::path path = folder / kSidecar;
+  const fs::path path = folder / kTokenInfo;
   if (!fs::exists(path)) return std::nullopt;
   const FileMapping mapping(path, kOperation);
   const auto bytes = mapping.bytes();
@@ -79,7 +78,7 @@ std::string token_info_text(const TokenInfo& info) {
 
 void write_token_info(const fs::path& folder, const TokenInfo& info) {
   const std::string text = token_info_text(info);
-  AtomicFile file(folder / kSidecar, kOperation);
+  AtomicFile file(folder / kTokenInfo, kOperation);
   file.write(std::as_bytes(std::span(text)));
   file.commit();
 }
@@ -134,14 +133,14 @@ TokenFolder::TokenFolder(const fs::path& folder, const std::string& split)
     throw folder_error(folder, fmt::format("{} shards of '{}' are there but {} does not record the "
                                            "split: writing it was interrupted; make it again with "
                                            "'rode data tokens --overwrite'",
-                                           shards, split, kSidecar));
+                                           shards, split, kTokenInfo));
   }
   const SplitInfo& expected = recorded->second;
   if (expected.shards != shards || expected.tokens != static_cast<std::int64_t>(tokens_)) {
     throw folder_error(
         folder, fmt::format("split '{}' has {} shards of {} tokens; {} records {} "
                             "of {}; restore the missing files or make them again",
-                            split, shards, tokens_, kSidecar, expected.shards, expected.tokens));
+                            split, shards, tokens_, kTokenInfo, expected.shards, expected.tokens));
   }
   if (expected.checksums) protect_shards();
 }
@@ -155,7 +154,7 @@ void TokenFolder::protect_shards() {
                          fmt::format("'{}' {}; expected the checksums of '{}', as {} says; restore "
                                      "the file, or make the folder again with 'rode data tokens'",
                                      kShardChecksums, checksums ? "lacks a shard" : "is missing",
-                                     printable(name), kSidecar));
+                                     printable(name), kTokenInfo));
     }
     shard.protect(std::move(checksums->at(name)));
   }

@@ -21,6 +21,8 @@ struct SplitInfo {
   bool checksums = false;  // of its shards, in checksums.safetensors
 };
 
+inline constexpr const char* kTokenInfo = "tokens.json";
+
 // What <folder>/tokens.json holds.
 struct TokenInfo {
   std::string tokenizer;                    // "gpt2", "bytes"
@@ -91,6 +93,8 @@ class TokenFolderWriter {
 
  private:
   void close_shard();
+  void place(const std::vector<std::filesystem::path>& old);  // moves and records the split
+  void take_back();
   void clean_up();
   std::string shard_name(std::int64_t number) const;
 
@@ -102,6 +106,8 @@ class TokenFolderWriter {
   std::optional<ShardWriter> shard_;
   SplitInfo written_;
   std::map<std::string, BlockHashes> checksums_;  // of the shards written
+  std::map<std::string, BlockHashes> others_;     // of those that were there
+  bool described_ = false;                        // tokens.json was there
 };
 
 }  // namespace rode::lab

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing a split: shards beside their place as they fill, moved there when all are complete.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <system_error>
 
@@ -46,6 +47,12 @@ void on_disk(const fs::path& folder, Work&& work) {
   }
 }
 
+bool is_only_split(const fs::path& folder, const std::string& split) {
+  return std::ranges::all_of(std::array{"train", "valid", "test"}, [&](const char* other) {
+    return other == split || shard_paths(folder, other).empty();
+  });
+}
+
 // Makes the folder; the first of its parents that had to be made, empty where it was there.
 fs::path make_folder(const fs::path& folder) {
   fs::path first;
@@ -67,8 +74,21 @@ TokenFolderWriter::TokenFolderWriter(const fs::path& folder, const TokenInfo& in
   const std::string where = printable(folder.string());
   std::error_code missing;
   if (fs::exists(folder, missing)) {
+    // What is known of other splits stays. Where there are none, a damaged description is replaced
+    // together with the split.
+    const bool replaces = options.overwrite && is_only_split(folder, options.split);
+    const auto unless_replaced = [&](auto&& read) -> decltype(read(folder)) {
+      try {
+        return read(folder);
+      } catch (const Error&) {
+        if (!replaces) throw;
+        return std::nullopt;
+      }
+    };
+    described_ = fs::exists(folder / kTokenInfo);
+    others_ = unless_replaced(read_shard_checksums).value_or(std::map<std::string, BlockHashes>{});
     // Two tokenizers in one folder would mix meanings under the same numbers.
-    if (auto present = read_token_info(folder)) {
+    if (auto present = unless_replaced(read_token_info)) {
       if (present->tokenizer != info.tokenizer || present->vocab_size != info.vocab_size) {
         throw Error(ErrorKind::file, kOperation,
                     fmt::format("folder '{}' holds tokens of '{}' with {} entries; expected '{}' "
@@ -144,23 +164,39 @@ SplitInfo TokenFolderWriter::finish() {
                             "one byte of text; check the input",
                             options_.split));
   }
-  auto all = read_shard_checksums(folder_).value_or(std::map<std::string, BlockHashes>{});
-  // From here to the end the split is not recorded, whatever interrupts.
+  // From here to the end the split is not recorded, whatever interrupts: shards without any
+  // description would pass for shards from elsewhere.
   const auto old = shard_paths(folder_, options_.split);
-  if (info_.splits.erase(options_.split) > 0 || !old.empty()) write_token_info(folder_, info_);
+  info_.splits.erase(options_.split);
+  write_token_info(folder_, info_);
+  try {
+    place(old);
+  } catch (...) {
+    if (old.empty()) take_back();
+    throw;
+  }
+  return written_;
+}
+
+void TokenFolderWriter::place(const std::vector<fs::path>& old) {
   on_disk(folder_, [&] {
     for (const fs::path& path : old) fs::remove(path);
     for (std::int64_t i = 0; i < written_.shards; ++i) {
       fs::rename(stage_ / shard_name(i), folder_ / shard_name(i));
     }
   });
-  for (const fs::path& path : old) all.erase(path.filename().string());
-  for (auto& [name, hashes] : checksums_) all[name] = std::move(hashes);
-  write_shard_checksums(folder_, all);
+  for (const fs::path& path : old) others_.erase(path.filename().string());
+  for (const auto& [name, hashes] : checksums_) others_[name] = hashes;
+  write_shard_checksums(folder_, others_);
   written_.checksums = true;
   info_.splits[options_.split] = written_;
   write_token_info(folder_, info_);
-  return written_;
+}
+
+void TokenFolderWriter::take_back() {
+  std::error_code ignored;
+  for (std::int64_t i = 0; i < written_.shards; ++i) fs::remove(folder_ / shard_name(i), ignored);
+  if (!described_) fs::remove(folder_ / kTokenInfo, ignored);
 }
 
 }  // namespace rode::lab

@@ -102,7 +102,18 @@ RunSummary read_run(const std::filesystem::path& folder, const Note& note) {
   RunSummary summary;
   summary.run = read_json(folder / "run.json", note);
   summary.result = read_json(folder / "result.json", note);
-  summary.log = read_json_lines(folder / "log.jsonl", note);
+  const std::filesystem::path log = folder / "log.jsonl";
+  summary.log = read_json_lines(log, note);
+  // Lines have checksums, and the result tells how much of them there must be.
+  const std::uint64_t bytes = std::filesystem::file_size(log);
+  const std::uint64_t expected = summary.result.value("log_bytes", bytes);
+  if (bytes != expected) {
+    throw file_error(
+        "report", log.string(),
+        fmt::format("has {} bytes; expected {}, as result.json says: lines are missing "
+                    "or were added; restore the file from a copy, or repeat the run",
+                    bytes, expected));
+  }
   summary.seed = summary.run.value("seed", std::uint64_t{0});
   return summary;
 }

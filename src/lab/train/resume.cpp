@@ -2,6 +2,8 @@
 // From the newest checkpoint to the oldest, until one can be used.
 #include "lab/train/resume.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -65,7 +67,15 @@ std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from
     }
   }
   for (const std::int64_t step : unusable) {
-    note("the file that could not be used is now '" + folder.set_aside(step).string() + "'");
+    // One that could not even be opened may be good: of another owner, on a disk that is away.
+    const auto path = folder.checkpoint(step);
+    if (std::filesystem::is_regular_file(path) && !std::ifstream(path)) continue;
+    try {
+      const auto aside = folder.set_aside(step);
+      if (aside) note("the file that could not be used is now '" + aside->string() + "'");
+    } catch (const Error& error) {
+      note(std::string(error.what()) + "; the file that could not be used stays under its name");
+    }
   }
   return state;
 }

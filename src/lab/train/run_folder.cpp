@@ -169,14 +169,13 @@ void RunFolder::keep_last(std::int64_t count, std::int64_t saved) const {
   });
 }
 
-fs::path RunFolder::set_aside(std::int64_t step) const {
+std::optional<fs::path> RunFolder::set_aside(std::int64_t step) const {
   const fs::path from = checkpoint(step);
+  // A name that cannot be read may be gone by now.
+  if (fs::symlink_status(from).type() == fs::file_type::not_found) return {};
   fs::path to = from;
   to += ".bad";
-  on_disk(from, [&] {
-    // A name that cannot be read may lead nowhere, or be gone by now.
-    if (fs::symlink_status(from).type() != fs::file_type::not_found) fs::rename(from, to);
-  });
+  on_disk(from, [&] { fs::rename(from, to); });
   return to;
 }
 
@@ -226,12 +225,13 @@ JsonLines read_good_lines(const fs::path& path) {
     out.lines.push_back(std::move(line));
     out.ends.push_back(end + 1);
   }
+  out.ended = text.empty() || text.back() == '\n';
   return out;
 }
 
 std::vector<Json> read_json_lines(const fs::path& path, const Note& note) {
   JsonLines read = read_good_lines(path);
-  if (!read.whole) {
+  if (!read.whole || !read.ended) {
     throw file_error(kOperation, path.string(),
                      fmt::format("line {} is not JSON or does not match its checksum; expected "
                                  "one object a line, as it was written; restore the file from a "

@@ -52,7 +52,7 @@ class RunFolder {
   // Removes all but the last `count`, and never that of `saved`.
   void keep_last(std::int64_t count, std::int64_t saved) const;
   // Renames a checkpoint that cannot be read, so that it counts no more; its new name.
-  std::filesystem::path set_aside(std::int64_t step) const;
+  std::optional<std::filesystem::path> set_aside(std::int64_t step) const;
 
   std::optional<Json> result() const;
   void write_result(const Json& result) const;
@@ -73,6 +73,7 @@ struct JsonLines {
   std::vector<Json> lines;
   std::vector<std::uint64_t> ends;  // of each line, in bytes of the file
   bool whole = true;                // no line was refused
+  bool ended = true;                // the last one has its line end
   bool checked = true;              // every line has a checksum
 };
 JsonLines read_good_lines(const std::filesystem::path& path);

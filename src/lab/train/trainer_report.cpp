@@ -49,7 +49,8 @@ Json Trainer::Impl::result(const char* status) {
                {"seed", options.seed},
                {"steps", state.step},
                {"units", units},
-               {"unit", options.task.is_language() ? "tokens" : "images"}};
+               {"unit", options.task.is_language() ? "tokens" : "images"},
+               {"log_bytes", log->bytes()}};
   if (state.evaluated >= 0) {
     json["final_loss"] = state.last_loss;
     json["best_loss"] = state.best_loss;

@@ -48,7 +48,7 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
         return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype=dtype)
     if optimizer == "sgd":
         rule = (lr, decay, options["momentum"], options["nesterov"], options["maximize"])
-        # PyTorch keeps no buffer without momentum; ours exists and holds the last gradient.
+        # PyTorch keeps no buffer without momentum; ours exists and rests at zero.
         if use_torch and options["momentum"] != 0:
             return torch_sgd(w, *rule)
         return Sgd(w, *rule, dtype=dtype)

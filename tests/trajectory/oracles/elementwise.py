@@ -117,6 +117,8 @@ class Sgd:
     def step(self, w, g):
         w, g = w.astype(self.dtype), g.astype(self.dtype)
         d = (-g if self.maximize else g) + self.wd * w
+        if self.mu == 0:
+            return w - self.lr * d
         buffer = self.state["momentum"] = self.mu * self.state["momentum"] + d
         return w - self.lr * (d + self.mu * buffer if self.nesterov else buffer)
 

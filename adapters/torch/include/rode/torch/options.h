@@ -44,6 +44,8 @@ class GroupOptions : public GroupSettings {
 
   // The options as they act now: rates that follow lr included.
   virtual Method method() const = 0;
+  // As an archive holds them: without what lr has done to other rates.
+  virtual Settings stored() const = 0;
   virtual bool leaves_rest_to_adamw() const = 0;
   // Fills what is unset, throws where a value is out of range.
   virtual void adopt() = 0;
@@ -80,6 +82,7 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
   void serialize(::torch::serialize::OutputArchive& archive) const override;
 
   Method method() const override;
+  Settings stored() const override;
   bool leaves_rest_to_adamw() const override;
   void adopt() override;
   void assign(const GroupOptions& other) override;
