@@ -177,7 +177,9 @@ TEST(FiniteWeights, NoStateHoweverDamagedSpoilsThemInSilence) {
       }
       EXPECT_TRUE(error || finite(model));
       // A sign is finite whatever it is taken of: that must not hide what the state holds.
-      if (variant.method.name() == "lion") EXPECT_TRUE(error);
+      if (variant.method.name() == "lion") {
+        EXPECT_TRUE(error);
+      }
     }
   }
 }

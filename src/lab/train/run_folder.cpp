@@ -225,13 +225,12 @@ JsonLines read_good_lines(const fs::path& path) {
     out.lines.push_back(std::move(line));
     out.ends.push_back(end + 1);
   }
-  out.ended = text.empty() || text.back() == '\n';
   return out;
 }
 
 std::vector<Json> read_json_lines(const fs::path& path, const Note& note) {
   JsonLines read = read_good_lines(path);
-  if (!read.whole || !read.ended) {
+  if (!read.whole) {
     throw file_error(kOperation, path.string(),
                      fmt::format("line {} is not JSON or does not match its checksum; expected "
                                  "one object a line, as it was written; restore the file from a "

@@ -73,7 +73,6 @@ struct JsonLines {
   std::vector<Json> lines;
   std::vector<std::uint64_t> ends;  // of each line, in bytes of the file
   bool whole = true;                // no line was refused
-  bool ended = true;                // the last one has its line end
   bool checked = true;              // every line has a checksum
 };
 JsonLines read_good_lines(const std::filesystem::path& path);
