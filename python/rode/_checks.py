@@ -4,6 +4,7 @@
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from rode._engine import Error, OptionError
 
@@ -89,8 +90,8 @@ def check_memory(names: list[str], params: list[torch.Tensor]) -> None:
     """Raises for two parameters that are one in memory."""
     seen: dict[int, tuple[str, torch.Tensor]] = {}
     for name, p in zip(names, params, strict=True):
-        # The shards of a mesh show no address.
-        if p.numel() == 0 or hasattr(p, "to_local") or p.data_ptr() == 0:
+        # The shards of a mesh show no address, and what has no shape yet has none.
+        if is_lazy(p) or p.numel() == 0 or hasattr(p, "to_local") or p.data_ptr() == 0:
             continue
         first, other = seen.setdefault(p.data_ptr(), (name, p))
         if other is not p:

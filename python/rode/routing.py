@@ -160,7 +160,7 @@ def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
         for group in groups
         if group["rule"] == "auto" and group["route"] == "language" and "param_names" not in group
         for p in group["params"]
-        if p.dim() == 2
+        if not torch.nn.parameter.is_lazy(p) and p.dim() == 2
     ]
     rows = max((shape[0] for shape in shapes), default=0)
     found = [shape for shape in shapes if shape[0] == rows]

@@ -266,17 +266,21 @@ def test_shards_are_stepped_as_torch_steps_them(ranks):
 
 
 @pytest.mark.parametrize(
-    ("case", "text"),
+    ("case", "kind", "text"),
     [
-        ("nan", "gradient of 'uneven' holds NaN or Inf"),
-        ("large", "gradient of 'uneven' has norm 3e+19, too large"),
-        ("absent", "gradient of 'columns' is present on 1 ranks and absent on 1"),
+        ("nan", "non-finite", "gradient of 'uneven' holds NaN or Inf"),
+        ("large", "non-finite", "gradient of 'uneven' has norm 3e+19, too large"),
+        (
+            "absent",
+            "missing gradient",
+            "gradient of 'columns' is present on 1 ranks and absent on 1",
+        ),
     ],
 )
-def test_what_one_rank_cannot_step_no_rank_steps(ranks, case, text):
+def test_what_one_rank_cannot_step_no_rank_steps(ranks, case, kind, text):
     first, second = (found["bad"][case] for found in ranks)
     assert first == second
-    assert first["same"] and first["kind"] == "non_finite"
+    assert first["same"] and first["kind"] == kind
     assert text in first["text"]
 
 
