@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "core/file_io.h"
+
 namespace rode::lab {
 namespace {
 
