@@ -63,11 +63,16 @@ std::size_t string_end(std::string_view text, std::size_t at) {
 }
 
 // Outside of strings and comments TOML is ASCII. toml++ 3.3 does not always get as far as to say
-// so: for some letters there its behaviour is undefined.
+// so: for some letters there its behaviour is undefined. A quote inside of a word opens no string.
 void require_ascii(std::string_view text, std::string_view source, std::string_view operation) {
-  for (std::size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {
+  const std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
+  const auto may_open = [&](std::size_t at) {
+    return at == begin ||
+           std::string_view(" \t\r\n=[,{.").find(text[at - 1]) != std::string_view::npos;
+  };
+  for (std::size_t at = begin; at < text.size();) {
     const char c = text[at];
-    if (c == '"' || c == '\'') {
+    if ((c == '"' || c == '\'') && may_open(at)) {
       at = string_end(text, at);
     } else if (c == '#') {
       at = std::min(text.find('\n', at), text.size());
