@@ -62,29 +62,40 @@ std::size_t string_end(std::string_view text, std::size_t at) {
   return text.size();
 }
 
+// Where the bare word that begins at `at` ends. toml++ looks for the end of a value at white space,
+// a comma, a bracket or a comment, past quotes; of a key, the first on its line, '=' is the end.
+std::size_t word_end(std::string_view text, std::size_t at, bool key) {
+  return std::min(text.find_first_of(key ? " \t\r\n,]}#=" : " \t\r\n,]}#", at), text.size());
+}
+
 // Outside of strings and comments TOML is ASCII. toml++ 3.3 does not always get as far as to say
-// so: for some letters there its behaviour is undefined. A quote inside of a word opens no string.
+// so: for some letters there its behaviour is undefined.
 void require_ascii(std::string_view text, std::string_view source, std::string_view operation) {
-  const std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
-  const auto may_open = [&](std::size_t at) {
-    return at == begin ||
-           std::string_view(" \t\r\n=[,{.").find(text[at - 1]) != std::string_view::npos;
-  };
-  for (std::size_t at = begin; at < text.size();) {
+  constexpr std::string_view kBetween = " \t\r\n,]}=[{";
+  bool key = true;
+  for (std::size_t at = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; at < text.size();) {
     const char c = text[at];
-    if ((c == '"' || c == '\'') && may_open(at)) {
+    if (c == '\n') key = true;
+    if (c == '=') key = false;
+    if (c == '"' || c == '\'') {
       at = string_end(text, at);
     } else if (c == '#') {
       at = std::min(text.find('\n', at), text.size());
-    } else if (static_cast<unsigned char>(c) < 0x80) {
+    } else if (kBetween.find(c) != std::string_view::npos) {
       ++at;
     } else {
-      const auto line =
-          1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-      throw file_error(operation, source,
-                       fmt::format("line {}: a character that is not ASCII outside of quotes; "
-                                   "expected TOML; put the text in quotes",
-                                   line));
+      const std::size_t end = word_end(text, at, key);
+      const auto plain = [](char letter) { return static_cast<unsigned char>(letter) < 0x80; };
+      if (!std::ranges::all_of(text.substr(at, end - at), plain)) {
+        const auto line =
+            1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+        throw file_error(operation, source,
+                         fmt::format("line {}: a character that is not ASCII outside of quotes; "
+                                     "expected TOML; put the text in quotes, with spaces around "
+                                     "'='",
+                                     line));
+      }
+      at = end;
     }
   }
 }
