@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors in one process: what is refused, and where state may come from."""
+
+import sys
+import types
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import rode
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+ELEMENTWISE = ("AdamW", "SGD", "AdEMAMix", "Lion")
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield dist.device_mesh.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE)
+def test_a_shard_is_refused_at_the_norm_at_which_a_plain_tensor_is(one_process, kind):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    refused = []
+    for size in (1e18, 1.84e19, 1.85e19, 9e35, 1.1e36, float("inf")):
+        for sharded in (False, True):
+            p = torch.ones(4, 4)
+            p = tensor.distribute_tensor(p, one_process, [tensor.Shard(0)]) if sharded else p
+            p = torch.nn.Parameter(p)
+            p.grad = torch.zeros_like(p)
+            getattr(p.grad, "_local_tensor", p.grad)[1, 1] = size
+            try:
+                getattr(rode, kind)([p], lr=0.0).step()
+                refused.append(False)
+            except rode.Error:
+                refused.append(True)
+    assert refused[::2] == refused[1::2]
+    assert refused[0] is False and refused[-1] is True
+
+
+def test_dtensors_are_found_where_older_releases_keep_them(one_process, monkeypatch):
+    from rode import _shards
+
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    p = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    # As in PyTorch 2.4: the public package holds tensor parallelism alone.
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", types.ModuleType("tensor"))
+    monkeypatch.delitem(sys.modules, "torch.distributed._tensor", raising=False)
+    assert not _shards.is_dtensor(p)
+    monkeypatch.setitem(sys.modules, "torch.distributed._tensor", tensor)
+    assert _shards.is_dtensor(p) and not _shards.is_dtensor(torch.ones(2))
+
+
+def test_named_state_is_taken_whole_or_sharded(one_process):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    made = []
+    for _ in range(2):
+        p = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+        made.append(torch.nn.Parameter(p))
+        made[-1].grad = torch.full_like(made[-1], 2.0)
+    first, second = (rode.AdamW([("p", p)]) for p in made)
+    first.step()
+    saved = first.named_state()
+    whole = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in saved.items()}
+    for given in (saved, whole):
+        second.load_named_state(given, first.metadata())
+        for key, value in second.state[made[1]].items():
+            assert torch.equal(value, first.state[made[0]][key]), key
+
+
+def test_what_needs_the_whole_is_refused_when_it_is_given(one_process):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    p = torch.nn.Parameter(
+        tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    )
+    with pytest.raises(rode.Error, match="is a DTensor"):
+        rode.Muon([("w", p)], lr=0.1)
+    optimizer = rode.AdamW([("w", p)], lr=0.1)
+    state = {"exp_avg": torch.zeros(3, 3), "exp_avg_sq": torch.zeros(4, 4), "step": torch.ones(())}
+    with pytest.raises(rode.Error, match=r"'exp_avg' of parameter 'w'"):
+        optimizer.load_state_dict(
+            {"state": {0: state}, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
+    assert not optimizer.state
+
+
+def test_a_plain_parameter_has_its_rules_limit_beside_a_shard(one_process):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    whole = torch.nn.Parameter(torch.ones(4))
+    p = torch.nn.Parameter(
+        tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    )
+    optimizer = rode.AdamW([("w", p), ("plain", whole)], lr=0.1)
+    p.grad = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    whole.grad = torch.full((4,), 5e19)  # its square is beyond fp32
+    with pytest.raises(rode.Error, match="nothing was changed on any rank") as refused:
+        optimizer.step()
+    assert refused.value.kind == "non-finite" and not refused.value.changed
