@@ -17,6 +17,7 @@
 #include <torch/cuda.h>
 
 #include "adapters/torch/src/cuda_stream.h"
+#include "backend/cuda_check.h"
 #include "lab/models/autocast.h"
 #include "lab/models/model.h"
 #include "lab/train/any_optimizer.h"
@@ -56,7 +57,7 @@ double median(std::vector<double> values) {
 class Marks {
  public:
   explicit Marks(std::size_t count) : events_(count) {
-    for (cudaEvent_t& event : events_) check(cudaEventCreate(&event));
+    for (cudaEvent_t& event : events_) rode::cuda::check(cudaEventCreate(&event), "event");
   }
   ~Marks() {
     for (cudaEvent_t event : events_) (void)cudaEventDestroy(event);
@@ -65,21 +66,16 @@ class Marks {
   Marks& operator=(const Marks&) = delete;
 
   void set(std::size_t i) {
-    check(cudaEventRecord(events_[i],
-                          static_cast<cudaStream_t>(rode::torch::current_cuda_stream(0))));
+    const auto stream = static_cast<cudaStream_t>(rode::torch::current_cuda_stream(0));
+    rode::cuda::check(cudaEventRecord(events_[i], stream), "event");
   }
   double between(std::size_t from, std::size_t to) const {
     float ms = 0;
-    check(cudaEventElapsedTime(&ms, events_[from], events_[to]));
+    rode::cuda::check(cudaEventElapsedTime(&ms, events_[from], events_[to]), "event");
     return static_cast<double>(ms);
   }
 
  private:
-  static void check(cudaError_t error) {
-    if (error != cudaSuccess) {
-      throw Error(ErrorKind::unsupported, "bench", cudaGetErrorString(error));
-    }
-  }
   std::vector<cudaEvent_t> events_;
 };
 

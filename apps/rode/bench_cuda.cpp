@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "backend/backend.h"
+#include "backend/cuda_check.h"
 #include "bench_cublas.h"
 #include "rode/error.h"
 #include "rode/optimizer.h"
@@ -22,12 +22,7 @@
 namespace rode::cli {
 namespace {
 
-void check(cudaError_t status, std::string_view what) {
-  if (status == cudaSuccess) return;
-  throw Error(
-      ErrorKind::unsupported, "bench",
-      fmt::format("{}: {}; a working CUDA device is needed", what, cudaGetErrorString(status)));
-}
+using cuda::check;
 
 std::size_t free_memory() {
   std::size_t available = 0;

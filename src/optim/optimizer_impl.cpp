@@ -198,7 +198,11 @@ void Optimizer::Impl::gate_missing() {
   // Only now: until a step is made, the flags are those of the last one.
   for (Slot& slot : slots) {
     const Parameter& p = slot.parameter;
-    for (JobBase* job : slot.jobs) job->active = p.grad.data != nullptr && p.value.numel() > 0;
+    const bool active = p.grad.data != nullptr && p.value.numel() > 0;
+    for (JobBase* job : slot.jobs) {
+      changed = changed || job->active != active;
+      job->active = active;
+    }
   }
 }
 

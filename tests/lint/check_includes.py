@@ -7,7 +7,8 @@ A folder may include itself, the folders below it in LAYERS, and public
 headers. Beyond that order:
   - public headers include only public headers and the standard library;
   - outside backend/, only the seam (headers directly in src/backend) is seen,
-    and one backend does not include another, but for BORROWED;
+    and one backend does not include another, except BORROWED;
+  - the folders of backend/cuda have an order of their own, CUDA_FOLDERS;
   - reference/, the oracle of the tests, shares no equation with the engine,
     and the engine does not know it.
 tests/ and bench/ may include everything.
@@ -27,6 +28,14 @@ INCLUDE_FOLDERS = ["src", "include", "adapters/torch/include", "."]
 UNRESTRICTED = {"tests", "bench", "examples"}
 # LAPACK's factorizations on the host, which a device backend may use as they are.
 BORROWED = {pathlib.PurePath("src/backend/cpu/lapack.h")}
+# From the bottom up; those of one line do not know each other.
+CUDA_FOLDERS = [
+    {"device"},
+    {"newton_schulz"},
+    {"tables"},
+    {"passes", "adafactor", "soap"},
+    {"step"},
+]
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 
 
@@ -42,6 +51,19 @@ def layer_of(path: pathlib.PurePath) -> str:
 def backend_of(path: pathlib.PurePath) -> str | None:
     """The backend's name for src/backend/<name>/..., None for the seam and all else."""
     return path.parts[2] if path.parts[:2] == ("src", "backend") and len(path.parts) > 3 else None
+
+
+def cuda_problem(file: pathlib.PurePath, name: str, target: pathlib.PurePath) -> str | None:
+    """What is wrong with an include between two folders of backend/cuda, or None."""
+    if not backend_of(file) == backend_of(target) == "cuda":
+        return None
+    here, there = file.parts[3], target.parts[3]
+    if here == there:
+        return None
+    rank = {folder: i for i, line in enumerate(CUDA_FOLDERS) for folder in line}
+    if here not in rank or there not in rank:
+        return f"'{name}' or this file is in none of the folders {', '.join(rank)}"
+    return None if rank[there] < rank[here] else f"{here}/ includes '{name}' of {there}/, not below"
 
 
 def resolve(root: pathlib.Path, file: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -94,7 +116,7 @@ def problem(file: pathlib.Path, quoted: bool, name: str, target: pathlib.Path | 
     other_backend = backend_of(target) and backend_of(file) != backend_of(target)
     if other_backend and pathlib.PurePath(target) not in BORROWED:
         return f"'{name}' belongs to another backend"
-    return None
+    return cuda_problem(file, name, target)
 
 
 def main() -> None:

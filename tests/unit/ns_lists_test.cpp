@@ -65,18 +65,18 @@ TEST(NsLists, SymmetricProductsComputeNoTileTwice) {
   }
 }
 
-// Launches that run as one: every launch is in one stretch, in order; in its list each phase has
+// Every product is in one launch, in order; in its list each phase has
 // the items of its kind, after those of the phase before it, and waits for all tiles of those.
-TEST(NsLists, StretchesAreTheLaunchesInOrder) {
+TEST(NsLists, LaunchesAreTheProductsInOrder) {
   for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
     for (const Batch& batch : plan_batches(mixed(reproject), {.workspace_limit = 512 * kMega})) {
       int at = 0, joined = 0;
-      for (const Stretch& stretch : batch.stretches) {
-        EXPECT_EQ(stretch.first, at);
-        EXPECT_LE(stretch.count, kMostPhases);
-        at += stretch.count;
-        const WorkList& list = batch.lists[static_cast<std::size_t>(stretch.list)];
-        if (stretch.count == 1) continue;
+      for (const Launch& launch : batch.launches) {
+        EXPECT_EQ(launch.first, at);
+        EXPECT_LE(launch.count, kMostPhases);
+        at += launch.count;
+        const WorkList& list = batch.lists[static_cast<std::size_t>(launch.list)];
+        if (launch.count == 1) continue;
         ++joined;
         std::map<std::pair<int, int>, int> tiles;  // of (phase, matrix)
         for (const ProductItem& item : list.items) {
@@ -84,12 +84,12 @@ TEST(NsLists, StretchesAreTheLaunchesInOrder) {
             tiles[{item.phase, tile.matrix}] += tile.row == kNoTile ? 0 : 1;
           }
         }
-        for (int p = 0; p < stretch.count; ++p) {
-          const Launch& launch = batch.launches[static_cast<std::size_t>(stretch.first + p)];
-          EXPECT_EQ(launch.kind, Launch::Kind::symmetric);
+        for (int p = 0; p < launch.count; ++p) {
+          const Product& product = batch.products[static_cast<std::size_t>(launch.first + p)];
+          EXPECT_EQ(product.kind, Product::Kind::symmetric);
           int items = 0;
           for (const ProductItem& item : list.items) items += item.phase == p ? 1 : 0;
-          EXPECT_EQ(items, static_cast<int>(batch.lists[launch.list].items.size()));
+          EXPECT_EQ(items, static_cast<int>(batch.lists[product.list].items.size()));
         }
         for (int c = 0; c < list.clusters(); ++c) {
           const auto own = static_cast<std::size_t>(c);
@@ -104,7 +104,7 @@ TEST(NsLists, StretchesAreTheLaunchesInOrder) {
           }
         }
       }
-      EXPECT_EQ(at, static_cast<int>(batch.launches.size()));
+      EXPECT_EQ(at, static_cast<int>(batch.products.size()));
       EXPECT_EQ(joined > 0, batch.program.steps > 0);
     }
   }
@@ -245,7 +245,7 @@ std::pair<double, double> time_of(const WorkList& list, int most) {
 }
 
 // Dealt phase by phase, the Gram form of these shapes would leave a seventh of the device idle.
-TEST(NsLists, PhasesOfAStretchTogetherAreDealtEvenly) {
+TEST(NsLists, PhasesOfALaunchTogetherAreDealtEvenly) {
   std::vector<NsMatrix> decoder;
   for (int layer = 0; layer < 28; ++layer) {
     for (const auto& [rows, cols] : std::vector<std::pair<int, int>>{{1536, 1536},
@@ -262,10 +262,10 @@ TEST(NsLists, PhasesOfAStretchTogetherAreDealtEvenly) {
   double taken = 0, even = 0;
   for (const Batch& batch :
        plan_batches(decoder, {.workspace_limit = 512 * kMega, .clusters = kClusters})) {
-    for (const Stretch& stretch : batch.stretches) {
-      if (stretch.count == 1) continue;
+    for (const Launch& launch : batch.launches) {
+      if (launch.count == 1) continue;
       const auto [own_taken, own_even] =
-          time_of(batch.lists[static_cast<std::size_t>(stretch.list)], kClusters);
+          time_of(batch.lists[static_cast<std::size_t>(launch.list)], kClusters);
       taken += own_taken;
       even += own_even;
     }

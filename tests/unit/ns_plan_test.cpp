@@ -43,7 +43,7 @@ TEST(NsPlan, MemoryOfRolesIsApart) {
           const RoleMemory& memory = bucket.memory[role];
           if (!memory.used || role == kRoleXGram || role == kRoleYGram) continue;
           EXPECT_GE(memory.stride, memory.cols);
-          EXPECT_EQ(memory.stride * 2 % 16, 0) << "the copy engine needs 16 bytes";
+          EXPECT_EQ(memory.stride * 2 % 16, 0) << "TMA needs 16 bytes";
           EXPECT_EQ(memory.offset % 128, 0U);
           const auto bytes =
               static_cast<std::size_t>(memory.matrix_stride * bucket.count) * element;
@@ -75,37 +75,37 @@ TEST(NsPlan, SmallSidesStayInFp32) {
   EXPECT_EQ(program_of(matrix(4096, 64)).dtype, NsDType::bf16);
 }
 
-// The launches of a plan as products of whole matrices, in double.
+// The products of a plan as products of whole matrices, in double.
 reference::Matrix run_plan(const Batch& batch, const reference::Matrix& start) {
   using reference::Matrix;
   const bool tall = start.rows >= start.cols;
   std::map<int, Matrix> role;
   role[kRoleX] = start;
-  for (const Launch& launch : batch.launches) {
-    const Matrix &a = role.at(launch.a), &b = role.at(launch.b);
-    if (launch.kind == Launch::Kind::apply) {
-      role[launch.d] = tall ? reference::multiply(a, b) : reference::multiply(b, a);
+  for (const Product& product : batch.products) {
+    const Matrix &a = role.at(product.a), &b = role.at(product.b);
+    if (product.kind == Product::Kind::apply) {
+      role[product.d] = tall ? reference::multiply(a, b) : reference::multiply(b, a);
       // The Gram matrix lay where the iterate is written.
-      role.erase(launch.d == kRoleX ? kRoleXGram : kRoleYGram);
+      role.erase(product.d == kRoleX ? kRoleXGram : kRoleYGram);
       continue;
     }
-    if (launch.list == kGramList) {
-      role[launch.d] = tall ? reference::multiply(reference::transpose(a), a)
-                            : reference::multiply(a, reference::transpose(a));
-      role.erase(launch.d == kRoleXGram ? kRoleX : kRoleY);
+    if (product.list == kGramList) {
+      role[product.d] = tall ? reference::multiply(reference::transpose(a), a)
+                             : reference::multiply(a, reference::transpose(a));
+      role.erase(product.d == kRoleXGram ? kRoleX : kRoleY);
       continue;
     }
     Matrix d = reference::multiply(a, b);
-    if (launch.blend >= 0) {
-      const rules::NsTriple p = rules::ns_triple(batch.program.coefficients, launch.blend);
-      const Matrix& c = role.at(launch.c);
+    if (product.blend >= 0) {
+      const rules::NsTriple p = rules::ns_triple(batch.program.coefficients, product.blend);
+      const Matrix& c = role.at(product.c);
       for (std::size_t i = 0; i < d.rows; ++i) {
         for (std::size_t j = 0; j < d.cols; ++j) {
           d(i, j) = p.c * d(i, j) + p.b * c(i, j) + (i == j ? p.a : 0);
         }
       }
     }
-    role[launch.d] = d;
+    role[product.d] = d;
   }
   return role.at(batch.result);
 }
@@ -172,7 +172,7 @@ TEST(NsPlan, DifferentProgramsDoNotShareABatch) {
       EXPECT_EQ(program_of(matrices[static_cast<std::size_t>(index)]), batch.program);
     }
     if (batch.program.steps == 0) {
-      EXPECT_TRUE(batch.launches.empty());
+      EXPECT_TRUE(batch.products.empty());
       EXPECT_EQ(batch.result, kRoleX);
     }
   }

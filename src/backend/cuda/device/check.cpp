@@ -3,30 +3,43 @@
 #include "backend/cuda/device/check.h"
 
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "backend/cuda_check.h"
 #include "rode/error.h"
 
 namespace rode::cuda {
+namespace {
 
-void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
+[[noreturn]] void throw_error(cudaError_t error, const std::string& from) {
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) device = -1;
   // The error of a refused call would otherwise be reported again by the next launch. That of
   // a broken context stays whatever is done.
   ignore(cudaGetLastError());
-  std::string_view path = file;
-  if (const auto slash = path.rfind('/'); slash != std::string_view::npos) {
-    path.remove_prefix(slash + 1);
-  }
   const char* remedy = error == cudaErrorMemoryAllocation
                            ? "; free device memory, or step fewer parameters on this device"
                            : "";
   throw Error(ErrorKind::unsupported, "cuda",
-              fmt::format("{} ({}) from {} at {}:{} on device {}{}", cudaGetErrorString(error),
-                          cudaGetErrorName(error), expression, path, line, device, remedy));
+              fmt::format("{} ({}) from {} on device {}{}", cudaGetErrorString(error),
+                          cudaGetErrorName(error), from, device, remedy));
+}
+
+}  // namespace
+
+void throw_cuda_error(cudaError_t error, const char* expression, const char* file, int line) {
+  std::string_view path = file;
+  if (const auto slash = path.rfind('/'); slash != std::string_view::npos) {
+    path.remove_prefix(slash + 1);
+  }
+  throw_error(error, fmt::format("{} at {}:{}", expression, path, line));
+}
+
+void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw_error(error, what);
 }
 
 bool synchronises() {

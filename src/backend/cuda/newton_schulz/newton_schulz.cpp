@@ -28,12 +28,12 @@ struct DeviceBatch {
   DeviceBuffer members;
   bool hopper = false;
   ProductKind guarded = ProductKind::measured;  // how guarded reprojections are made: by a pass
-  std::vector<Stretch> stretches;
+  std::vector<Launch> launches;
 };
 
-ProductKind kind_of(const Launch& launch, ProductKind guarded) {
-  if (launch.kind == Launch::Kind::symmetric) return ProductKind::symmetric;
-  switch (launch.projection) {
+ProductKind kind_of(const Product& product, ProductKind guarded) {
+  if (product.kind == Product::Kind::symmetric) return ProductKind::symmetric;
+  switch (product.projection) {
     case Projection::none: return ProductKind::apply;
     case Projection::guarded: return guarded;
     default: return ProductKind::measured;  // unguarded, t has no bound that a word could rely on
@@ -41,20 +41,20 @@ ProductKind kind_of(const Launch& launch, ProductKind guarded) {
 }
 
 // A pass behind the product reprojects.
-bool has_pass(const Launch& launch, ProductKind kind) {
+bool has_pass(const Product& product, ProductKind kind) {
   const bool reprojects =
-      launch.projection == Projection::every || launch.projection == Projection::guarded;
+      product.projection == Projection::every || product.projection == Projection::guarded;
   return reprojects && kind == ProductKind::measured;
 }
 
-const char* name_of(const Launch& launch, int phases, ProductKind kind) {
+const char* name_of(const Product& product, int phases, ProductKind kind) {
   switch (kind) {
     case ProductKind::symmetric:
       if (phases > 1) return phases == 2 ? "gram, polynomial" : "gram and factors";
-      return launch.list == kGramList ? "gram" : launch.blend >= 0 ? "polynomial" : "factor";
+      return product.list == kGramList ? "gram" : product.blend >= 0 ? "polynomial" : "factor";
     case ProductKind::apply: return "apply";
     case ProductKind::held: return "apply, projected";
-    case ProductKind::deferred: return "apply, projected behind";
+    case ProductKind::behind: return "apply, projected behind";
     case ProductKind::measured: break;
   }
   return "apply, measured";
@@ -78,10 +78,9 @@ struct NewtonSchulz::Impl {
 
   void build_tables(const Batch& batch, bool hopper_device);
   void build_slots(const Batch& batch);
-  ProductArgs arguments(const Batch& batch, const DeviceBatch& device,
-                        const Stretch& stretch) const;
-  void launch(const Batch& batch, const DeviceBatch& device, ProductKind kind,
-              const ProductArgs& args, cudaStream_t stream) const;
+  ProductArgs arguments(const Batch& batch, const DeviceBatch& device, const Launch& launch) const;
+  void enqueue(const Batch& batch, const DeviceBatch& device, ProductKind kind,
+               const ProductArgs& args, cudaStream_t stream) const;
 };
 
 void NewtonSchulz::Impl::build_tables(const Batch& batch, bool hopper_device) {
@@ -90,13 +89,13 @@ void NewtonSchulz::Impl::build_tables(const Batch& batch, bool hopper_device) {
   if (device.hopper && batch.hold) {
     device.guarded = ProductKind::held;
   } else if (device.hopper && batch.counted) {
-    device.guarded = ProductKind::deferred;
+    device.guarded = ProductKind::behind;
   }
-  device.stretches = batch.stretches;
+  device.launches = batch.launches;
   if (!device.hopper) {
-    device.stretches.clear();
-    for (int i = 0; i < static_cast<int>(batch.launches.size()); ++i) {
-      device.stretches.push_back({i, 1, batch.launches[static_cast<std::size_t>(i)].list});
+    device.launches.clear();
+    for (int i = 0; i < static_cast<int>(batch.products.size()); ++i) {
+      device.launches.push_back({i, 1, batch.products[static_cast<std::size_t>(i)].list});
     }
   }
   for (const WorkList& list : batch.lists) {
@@ -163,13 +162,13 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   }
   self.plan = plan_batches(given, {workspace_limit, std::max(1, clusters), symmetric});
   self.matrices = static_cast<int>(given.size());
-  std::size_t bytes = 0, partials = 0, most_steps = 0, most_launches = 0;
+  std::size_t bytes = 0, partials = 0, most_steps = 0, most_products = 0;
   std::vector<TileRange> tiles(given.size());
   for (const Batch& batch : self.plan) {
     bytes = std::max(bytes, batch.bytes);
     partials = std::max(partials, static_cast<std::size_t>(batch.partials));
     most_steps = std::max(most_steps, static_cast<std::size_t>(batch.program.steps));
-    most_launches = std::max(most_launches, batch.launches.size());
+    most_products = std::max(most_products, batch.products.size());
     for (std::size_t i = 0; i < batch.tiles.size(); ++i) {
       tiles[static_cast<std::size_t>(batch.members[i])] = batch.tiles[i];
     }
@@ -184,7 +183,7 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   self.tiles = upload_table(tiles, nullptr);
   self.blends = DeviceBuffer(most_steps * given.size() * sizeof(Blend));
   self.words = DeviceBuffer(most_steps * given.size() * sizeof(long long));
-  self.written = DeviceBuffer(most_launches * given.size() * sizeof(int));
+  self.written = DeviceBuffer(most_products * given.size() * sizeof(int));
   self.slots.resize(given.size());
   for (const Batch& batch : self.plan) {
     self.build_tables(batch, hopper);
@@ -209,8 +208,8 @@ float* NewtonSchulz::start_scale() const { return impl_->start_scale.as<float>()
 const NsSums* NewtonSchulz::sums() const { return impl_->sums.as<NsSums>(); }
 
 ProductArgs NewtonSchulz::Impl::arguments(const Batch& batch, const DeviceBatch& device,
-                                          const Stretch& stretch) const {
-  const DeviceList& list = device.lists[static_cast<std::size_t>(stretch.list)];
+                                          const Launch& launch) const {
+  const DeviceList& list = device.lists[static_cast<std::size_t>(launch.list)];
   ProductArgs args;
   args.maps = device.maps.as<CUtensorMap>();
   args.operands = device.operands.as<PlainOperand>();
@@ -219,25 +218,26 @@ ProductArgs NewtonSchulz::Impl::arguments(const Batch& batch, const DeviceBatch&
   args.clusters = list.clusters;
   args.count = list.count;
   args.longest = list.longest;
-  args.phase_count = stretch.count;
-  for (int p = 0; p < stretch.count; ++p) {
-    const int index = stretch.first + p;
-    const Launch& step = batch.launches[static_cast<std::size_t>(index)];
+  args.phase_count = launch.count;
+  for (int p = 0; p < launch.count; ++p) {
+    const int index = launch.first + p;
+    const Product& product = batch.products[static_cast<std::size_t>(index)];
     Phase& phase = args.phases[p];
-    phase = {step.a, step.b, step.c, step.d, nullptr, nullptr};
-    if (step.blend >= 0) phase.blends = blends.as<Blend>() + std::ptrdiff_t{step.blend} * matrices;
-    if (p + 1 < stretch.count) phase.written = written.as<int>() + std::ptrdiff_t{index} * matrices;
+    phase = {product.a, product.b, product.c, product.d, nullptr, nullptr};
+    if (product.blend >= 0)
+      phase.blends = blends.as<Blend>() + std::ptrdiff_t{product.blend} * matrices;
+    if (p + 1 < launch.count) phase.written = written.as<int>() + std::ptrdiff_t{index} * matrices;
   }
-  const Launch& step = batch.launches[static_cast<std::size_t>(stretch.first)];
-  args.projection = step.projection;
+  const Product& product = batch.products[static_cast<std::size_t>(launch.first)];
+  args.projection = product.projection;
   args.partials = partials.as<PartialSums>();
   args.tiles = tiles.as<TileRange>();
-  args.words = words.as<long long>() + std::ptrdiff_t{step.iteration} * matrices;
+  args.words = words.as<long long>() + std::ptrdiff_t{product.iteration} * matrices;
   return args;
 }
 
-void NewtonSchulz::Impl::launch(const Batch& batch, const DeviceBatch& device, ProductKind kind,
-                                const ProductArgs& args, cudaStream_t stream) const {
+void NewtonSchulz::Impl::enqueue(const Batch& batch, const DeviceBatch& device, ProductKind kind,
+                                 const ProductArgs& args, cudaStream_t stream) const {
   const NsDType dtype = batch.program.dtype;
   if (!device.hopper) {
     RODE_CUDA_CHECK(launch_plain(args, dtype, kind == ProductKind::symmetric, stream));
@@ -258,15 +258,15 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
   RODE_CUDA_CHECK(launch_blends(
       {device.members.as<int>(), count, batch.program.steps, self.matrices,
        batch.program.coefficients, self.start_scale.as<float>(), self.blends.as<Blend>(),
-       self.words.as<long long>(), self.written.as<int>(), static_cast<int>(batch.launches.size())},
+       self.words.as<long long>(), self.written.as<int>(), static_cast<int>(batch.products.size())},
       stream));
-  for (const Stretch& stretch : device.stretches) {
-    const Launch& step = batch.launches[static_cast<std::size_t>(stretch.first)];
-    const ProductArgs args = self.arguments(batch, device, stretch);
-    const ProductKind kind = kind_of(step, device.guarded);
-    self.launch(batch, device, kind, args, stream);
-    if (after) after(name_of(step, stretch.count, kind));
-    if (has_pass(step, kind)) {
+  for (const Launch& launch : device.launches) {
+    const Product& product = batch.products[static_cast<std::size_t>(launch.first)];
+    const ProductArgs args = self.arguments(batch, device, launch);
+    const ProductKind kind = kind_of(product, device.guarded);
+    self.enqueue(batch, device, kind, args, stream);
+    if (after) after(name_of(product, launch.count, kind));
+    if (has_pass(product, kind)) {
       RODE_CUDA_CHECK(launch_projection(args, batch.program.dtype, stream));
       if (after) after("projection");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Newton-Schulz on many matrices of mixed shapes, a few launches an iteration.
+// Newton-Schulz on many matrices of mixed shapes, a few launches per iteration.
 //
 // Matrices are cut into batches that share one workspace, so that its size does not grow
 // with the model. The caller writes a start (and the direction U) into a matrix's slot,
@@ -46,7 +46,7 @@ class NewtonSchulz {
   const std::vector<std::vector<int>>& batches() const;
   const NsSlot& slot(int matrix) const;
 
-  // Device arrays, one element a matrix. The caller sets `start_scale` before a run: the
+  // Device arrays, one element per matrix. The caller sets `start_scale` before a run: the
   // iteration starts from start_scale * start (for a start whose norm was only predicted).
   float* start_scale() const;
   const NsSums* sums() const;  // where `sphere`

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same products for any device, and in fp32: one block a tile, fp32 arithmetic.
+// The same products for any device, and in fp32: one block per tile, fp32 arithmetic.
 //
 // 256 threads hold 8 x 8 sums each of a 128 x 128 tile; 16 steps of K are staged in shared
 // memory at a time. This is the path of ns_dtype = fp32, of short sides below 64 and of

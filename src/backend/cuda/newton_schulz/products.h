@@ -18,7 +18,7 @@
 
 namespace rode::cuda {
 
-inline constexpr int kBoxSide = 64;  // of the copy engine's boxes: 128 bytes a row
+inline constexpr int kBoxSide = 64;  // of TMA's boxes: 128 bytes per row
 
 struct PartialSums {
   double t, xx;
@@ -67,12 +67,12 @@ enum class ProductKind {
   apply,
   measured,  // with the sums of D and U
   held,      // reprojected before it is stored (hopper/held.cuh)
-  deferred,  // reprojected beside the products that follow (hopper/behind.cuh)
+  behind,    // reprojected beside the products that follow (hopper/behind.cuh)
 };
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 
-// Once a device, before the first launch: the clusters that fit at once.
+// Once per device, before the first launch: the clusters that fit at once.
 cudaError_t prepare_hopper_bf16(int* clusters);
 cudaError_t prepare_hopper_fp16(int* clusters);
 
@@ -90,8 +90,8 @@ struct BlendArgs {
   const float* start_scale = nullptr;  // [matrix]
   Blend* blends = nullptr;             // [step][matrix]
   long long* words = nullptr;          // [step][matrix]
-  int* written = nullptr;              // [launch][matrix]
-  int launches = 0;
+  int* written = nullptr;              // [product][matrix]
+  int products = 0;
 };
 cudaError_t launch_blends(const BlendArgs& args, cudaStream_t stream);
 

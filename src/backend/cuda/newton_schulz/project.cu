@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reprojection of an iterate: D <- factor (D - t U), t = <D, U> of its matrix.
 //
-// 6 bytes an element in half precision (D and U read, D written), 12 in fp32. One block a tile
-// of 128 x 128, 16 bytes a thread and load, a quarter of the tile in flight. Every block adds
-// up its matrix's partial sums again, always in one order, which saves a launch. Blocks go from
-// the tiles that were written last to the first: those may still be in L2.
+// 6 bytes per element in half precision (D and U read, D written), 12 in fp32. One block per
+// tile of 128 x 128, 16 bytes per thread and load, a quarter of the tile in flight. Every block
+// adds up its matrix's partial sums again, always in one order, which saves a launch. Blocks go
+// from the tiles that were written last to the first: those may still be in L2.
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/newton_schulz/elements.cuh"
 #include "backend/cuda/newton_schulz/products.h"
@@ -41,7 +41,7 @@ __device__ inline double sum_of(const ProductArgs& args, int matrix) {
 template <class T>
 __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs args) {
   using Direction = DirectionOf<T>;
-  constexpr int kWidth = Vector<T>::kWidth, kAcross = kTileSide / kWidth;  // threads a row
+  constexpr int kWidth = Vector<T>::kWidth, kAcross = kTileSide / kWidth;  // threads per row
   constexpr int kRowsApart = kThreads / kAcross, kPasses = 4;
   const int index = item_of(args, static_cast<int>(blockIdx.x) / kClusterSize);
   if (index < 0) return;

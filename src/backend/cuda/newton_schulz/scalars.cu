@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scalars around a Newton-Schulz run: polynomials before it, sums after it.
 //
-// One thread a matrix before, one warp a matrix after; both read and write less than a
-// kilobyte a matrix, so a launch costs its latency alone.
+// One thread per matrix before, one warp per matrix after; both read and write less than a
+// kilobyte per matrix, so a launch costs its latency alone.
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/newton_schulz/products.h"
 #include "rules/newton_schulz_rule.h"
@@ -24,7 +24,7 @@ __global__ void blend_kernel(const BlendArgs args) {
                        static_cast<float>(p.b * k * k * k), static_cast<float>(p.a * k), 0};
     args.words[at] = 0;
   }
-  for (int k = 0; k < args.launches; ++k) args.written[k * args.matrices + matrix] = 0;
+  for (int k = 0; k < args.products; ++k) args.written[k * args.matrices + matrix] = 0;
 }
 
 __global__ void sum_kernel(const SumArgs args) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of matrices for the copy engine.
+// Tensor maps: matrices as TMA addresses them.
 #pragma once
 
 #include <cuda.h>

@@ -24,7 +24,7 @@ void CudaBackend::refresh(JobList& jobs) {
   check_memory(jobs);
   tables_->refresh(jobs);
   adafactor_changed_ = adafactor_ != nullptr;
-  if (capturing()) return;  // a copy would become part of the caller's graph; step() sees to it
+  if (capturing()) return;  // a copy would become part of the caller's graph; step() sends them
   send_tables(jobs, stream_);
   note_order();
 }
@@ -168,7 +168,6 @@ void CudaBackend::step_captured(JobList& jobs) {
   {
     const RelaxedCapture relaxed;
     RODE_CUDA_CHECK(cudaEventSynchronize(order_.get()));  // steps on their way read the tables
-    tables_->refresh_active(jobs);
     send_tables(jobs, record_.get());
     view = tables_->frozen(record_.get());
     RODE_CUDA_CHECK(cudaStreamSynchronize(record_.get()));
@@ -183,8 +182,7 @@ void CudaBackend::step(JobList& jobs, const StepContext& context) {
     step_captured(jobs);
     return;
   }
-  tables_->refresh_active(jobs);
-  send_tables(jobs, stream_);
+  send_tables(jobs, stream_);  // only what a capture that was refused has left unsent
   send_wishes(context.multiplier, context.refuse_all);
   if (graph_ != nullptr) {
     RODE_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));

@@ -250,14 +250,6 @@ void JobTables::refresh(const JobList& jobs) {
   changed_ = true;
 }
 
-void JobTables::refresh_active(const JobList& jobs) {
-  for_each_indexed(jobs, [&](std::size_t index, const JobBase& job) {
-    const std::int32_t active = job.active ? 1 : 0;
-    changed_ = changed_ || jobs_[index].active != active;
-    jobs_[index].active = active;
-  });
-}
-
 void JobTables::upload(cudaStream_t stream) {
   if (!changed_) return;
   std::byte* image = uploads_.next();

@@ -39,8 +39,6 @@ class JobTables {
   // Takes pointers, types, constants and flags of the jobs over; the device sees them after
   // the next upload.
   void refresh(const JobList& jobs);
-  // The same for `active` alone, which the driver sets before every step.
-  void refresh_active(const JobList& jobs);
   // Uploads where something has changed, in the order of the stream.
   void upload(cudaStream_t stream);
 

@@ -8,15 +8,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backend/cuda_check.h"
 #include "rode/error.h"
 
 namespace rode::lab::fused {
 
-inline void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  throw Error(ErrorKind::unsupported, "fused",
-              std::string(what) + ": " + cudaGetErrorString(error));
-}
+using cuda::check;
 
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
 

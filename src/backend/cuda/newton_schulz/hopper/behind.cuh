@@ -2,53 +2,51 @@
 // Reprojection of tiles that cannot be held: D <- factor (D - t U) in device memory, beside the
 // products of the matrices that follow.
 //
-// A warpgroup that has multiplied a tile measures it, waits until its store is complete and only
+// A consumer that has multiplied a tile measures it, waits until its store is complete and only
 // then adds its share to the matrix's word: a word that is complete tells that all tiles are in
-// device memory, too. The three warps that have nothing to copy take the CTA's tiles in order as
-// their matrices become complete; the warpgroups that have multiplied their last tile help them.
+// device memory, too. The reprojection warps take the CTA's tiles in order as their matrices become
+// complete; consumers that have multiplied their last tile help them.
 //
-// Products wait for no correction, so nobody waits in a circle; but all clusters must run (the
-// launch is cooperative), since a word is complete only when all have added to it.
+// Products wait for no reprojection, so no wait is circular; but all clusters must run (the launch
+// is cooperative), since a word is complete only when all have added to it.
 #pragma once
 
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/reproject.cuh"
-#include "backend/cuda/newton_schulz/hopper/ring.cuh"
+#include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda::hopper {
 
-// Threads that correct tiles together: the three warps, or a warpgroup.
+// Threads that reproject a tile together: the reprojection warps, or a consumer.
 template <int kCount>
-struct Crew {
+struct Team {
   static constexpr int kRowsAtOnce = kCount / kRunsAcross;
-  int thread;             // within the crew
-  std::uint32_t barrier;  // of its own
-  int place;              // in Shared::crews
+  int thread;            // within the team
+  NamedBarrier barrier;  // of its own
+  int place;             // in Shared::teams
 
-  __device__ void sync() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kCount) : "memory");
-  }
+  __device__ void sync() const { hopper::sync<kCount>(barrier); }
   // The CTA's next tile that nobody has taken.
   __device__ int take(Shared& shared) const {
-    if (thread == 0) shared.crews[place].item = atomicAdd(&shared.next_deferred, 1);
+    if (thread == 0) shared.teams[place].item = atomicAdd(&shared.next_behind, 1);
     sync();
-    return shared.crews[place].item;
+    return shared.teams[place].item;
   }
   __device__ double sum_of(const ProductArgs& args, Shared& shared, int matrix) const {
     if (thread == 0) {
-      shared.crews[place].t = wait_for_sum(args.words + matrix, args.tiles[matrix].count);
+      shared.teams[place].t = wait_for_sum(args.words + matrix, args.tiles[matrix].count);
       __threadfence();  // what the word tells of is read after it
     }
     sync();
-    return shared.crews[place].t;
+    return shared.teams[place].t;
   }
 };
 
 __device__ inline uint4 read_16(std::uint64_t address) {
   uint4 v;
-  // Not from L1: the copy engine stored it.
+  // Not from L1: TMA stored it.
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(address)
@@ -62,12 +60,12 @@ __device__ inline void write_16(std::uint64_t address, const uint4& v) {
 }
 
 template <class Element, int kCount>
-__device__ __forceinline__ void correct_deferred(const ProductArgs& args, Shared& shared, int first,
-                                                 int last, int rank, const Crew<kCount>& crew) {
-  constexpr int kRows = Crew<kCount>::kRowsAtOnce, kAtOnce = 6;
+__device__ __forceinline__ void reproject_behind(const ProductArgs& args, Shared& shared, int first,
+                                                 int last, int rank, const Team<kCount>& team) {
+  constexpr int kRows = Team<kCount>::kRowsAtOnce, kAtOnce = 6;
   constexpr int kRunsDown = (kTileSide + kRows - 1) / kRows;
-  const int row = crew.thread / kRunsAcross, column = crew.thread % kRunsAcross * 8;
-  for (int i = first + crew.take(shared); i < last; i = first + crew.take(shared)) {
+  const int row = team.thread / kRunsAcross, column = team.thread % kRunsAcross * 8;
+  for (int i = first + team.take(shared); i < last; i = first + team.take(shared)) {
     const ProductItem item = args.items[i];
     const ProductTile tile = tile_of(item, rank);
     const PlainOperand* own = args.operands + item.bucket * kRoles;
@@ -81,7 +79,7 @@ __device__ __forceinline__ void correct_deferred(const ProductArgs& args, Shared
     const std::uint32_t apart = static_cast<std::uint32_t>(to.stride) * (kRows * 2);
     // Rows of the thread, within the tile and the matrix.
     const int rows = at_column < to.cols ? min(to.rows - at_row, kTileSide - row) : 0;
-    const double sum = crew.sum_of(args, shared, tile.matrix);
+    const double sum = team.sum_of(args, shared, tile.matrix);
     const auto t = static_cast<float>(sum), factor = static_cast<float>(rules::guard_factor(sum));
 #pragma unroll 1
     for (int from = 0; from < kRunsDown; from += kAtOnce) {
@@ -101,7 +99,7 @@ __device__ __forceinline__ void correct_deferred(const ProductArgs& args, Shared
         if ((from + k) * kRows < rows) write_16(d + down, x[k]);
       }
     }
-    crew.sync();  // its place in Shared has been read
+    team.sync();  // its place in Shared has been read
   }
 }
 

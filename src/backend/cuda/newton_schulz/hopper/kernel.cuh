@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The product kernel for compute capability 9.0a: persistent, three warpgroups a CTA.
+// The product kernel for compute capability 9.0a: persistent, three warpgroups per CTA.
 //
-// One warpgroup copies operands into a ring of shared memory; the other two take items in
-// turn (ping-pong), so that one multiplies while the other finishes its tile. 128 x 128 tiles:
-// 128 accumulators a thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
+// One thread of warpgroup 0 is the producer: it loads operands by TMA into a ring of shared memory.
+// The two other warpgroups are consumers and take items in turn (ping-pong), so that one multiplies
+// while the other is in its epilogue. 128 x 128 tiles: 128 accumulators per thread leave room for
+// the epilogue; every load brings 24 KB to an SM for 2.1 MFLOP.
 //
 // The inner product with U that a reprojection needs is taken in the epilogue, from the tile
-// as rounded: U's tile has been on its way while the product was made. Three warps of the copying
-// warpgroup reproject tiles: before they are stored where they can be held until then (held.cuh),
-// else in device memory (behind.cuh).
+// as rounded: U's tile has been on its way while the product was made. Three warps of warpgroup 0
+// reproject tiles: before they are stored where they can be held until then (held.cuh), else in
+// device memory (behind.cuh).
 #pragma once
 
 #include "backend/cuda/newton_schulz/hopper/behind.cuh"
@@ -16,36 +17,105 @@
 #include "backend/cuda/newton_schulz/hopper/held.cuh"
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/ring.cuh"
+#include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"
 
 namespace rode::cuda::hopper {
+
+template <ProductKind kKind>
+inline constexpr TileSums kTileSums = kKind == ProductKind::measured ? TileSums::t_and_xx
+                                      : kKind == ProductKind::behind ? TileSums::t
+                                                                     : TileSums::none;
+
+// A consumer: every other item of the cluster's list. Its cursor passes over the stages of the
+// items between, which the other consumer reads.
+template <class Element, ProductKind kKind>
+__device__ __forceinline__ void consume(const ProductArgs& args, Shared& shared, int first,
+                                        int last, int rank, int warp) {
+  constexpr bool kSymmetric = kKind == ProductKind::symmetric;
+  constexpr bool kHold = kKind == ProductKind::held;
+  constexpr bool kBehind = kKind == ProductKind::behind;
+  constexpr TileSums kSums = kTileSums<kKind>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int consumer = warp / 4 - 1;
+  Consumer me{consumer, warp % 4, lane, shared_address(shared.tile[consumer]),
+              shared_address(&shared.loaded[consumer])};
+  Cursor at;
+  constexpr int kMore = kHold ? 1 : 0;  // loads of an item beyond its operands
+  if (consumer == 1 && first < last) at.advance(uniform(args.items[first].depth) + kMore);
+  int i = first + consumer;
+  ProductItem next = first < last ? args.items[min(i, last - 1)] : ProductItem{};
+  wait_for_previous_launch();
+  while (i < last) {
+    const ProductItem item = next;
+    const ProductTile tile = tile_of(item, rank);
+    // On their way while this item is multiplied: the other consumer's depth, the own next item.
+    const int skipped = i + 1 < last ? args.items[i + 1].depth : 0;
+    next = args.items[min(i + 2, last - 1)];
+    const NamedBarrier turn = i + 1 < last ? turn_barrier(1 - consumer) : NamedBarrier::none;
+    const int depth = uniform(item.depth);
+    const Phase& phase = args.phases[kSymmetric ? uniform(item.phase) : 0];
+    const bool blended = kSymmetric && phase.blends != nullptr;
+    const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
+    if (blended || kSums != TileSums::none) {
+      if (me.leads()) {
+        if constexpr (kSymmetric) wait_written(args, item, tile);
+        const CUtensorMap* map = args.maps + item.bucket * kRoles + (kSymmetric ? phase.c : kRoleU);
+        me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.in_bucket);
+      }
+    }
+    if (i > first) sync<2 * kWarpgroup>(turn_barrier(consumer));
+    float d[2][64];
+    if (uniform(item.order == OperandOrder::k_k ? 1 : 0) != 0) {
+      multiply<Element, false, false, kHold>(d, shared, at, depth, turn);
+    } else {
+      multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
+    }
+    if constexpr (kSymmetric) {
+      if (blended) {
+        epilogue_symmetric<Element, true>(args, item, tile, blend, me, d);
+      } else {
+        epilogue_symmetric<Element, false>(args, item, tile, blend, me, d);
+      }
+    } else if constexpr (kHold) {
+      hold<Element>(args, tile, me, shared, at, d);
+    } else {
+      epilogue_apply<Element, kSums>(
+          args, item, rank, me, shared, d, [&](const ProductTile& own, const PartialSums& sums) {
+            if constexpr (kBehind) {
+              tma_store_wait();  // the other consumer multiplies meanwhile
+              add_to_word<true>(args.words + own.matrix, sums.t);
+            } else {
+              args.partials[item.partial + rank] = sums;
+            }
+          });
+    }
+    at.advance(uniform(skipped) + kMore);
+    i += 2;
+  }
+  if constexpr (!kHold) {
+    if (me.leads()) tma_store_wait();
+  }
+  if constexpr (kBehind) {
+    const Team<kWarpgroup> team{static_cast<int>(threadIdx.x) % kWarpgroup,
+                                consumer_barrier(consumer), consumer};
+    reproject_behind<Element>(args, shared, first, last, rank, team);
+  }
+}
 
 template <class Element, ProductKind kKind>
 __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
     product_kernel(const __grid_constant__ ProductArgs args) {
   constexpr bool kSymmetric = kKind == ProductKind::symmetric;
   constexpr bool kHold = kKind == ProductKind::held;
-  constexpr bool kDefer = kKind == ProductKind::deferred;
-  constexpr Sums kSums = kKind == ProductKind::measured ? Sums::t_and_xx
-                         : kDefer                       ? Sums::t
-                                                        : Sums::none;
+  constexpr bool kBehind = kKind == ProductKind::behind;
   extern __shared__ unsigned char raw[];
   Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
-  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   const int rank = uniform(static_cast<int>(cluster_rank()));
-  if (warp == 0 && elected()) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(shared_address(&shared.full[stage]), 1);
-      barrier_init(shared_address(&shared.empty[stage]), 2 * 4);  // the warps of a group, 2 CTAs
-    }
-    for (int g = 0; g < 2; ++g) {
-      barrier_init(shared_address(&shared.loaded[g]), 1);
-      barrier_init(shared_address(&shared.ready[g]), kWarpgroup);
-      barrier_init(shared_address(&shared.stored[g]), 1);
-    }
-    shared.next_deferred = 0;
-    barrier_init_fence();
+  if (warp == 0 && elect_one()) {
+    shared.next_behind = 0;
+    init_barriers(shared);
   }
   __syncthreads();
   cluster_sync();
@@ -55,85 +125,22 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads,
   // role waits for that one before it touches anything else.
   const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
   const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
-  if (group == 0) {
-    // The three warpgroups share 504 registers a thread.
-    give_registers<kHold || kDefer ? 88 : kSymmetric ? 56 : 40>();
+  if (warp < 4) {
+    // The three warpgroups share 504 registers per thread.
+    decrease_registers<kHold || kBehind ? 88 : kSymmetric ? 56 : 40>();
     if (warp == 0) {
-      if (elected()) copy_operands<kSymmetric, kHold>(args, shared, first, last, rank);
+      if (elect_one()) produce<kSymmetric, kHold>(args, shared, first, last, rank);
     } else if constexpr (kHold) {
-      project_held<Element>(args, shared, first, last, rank);
-    } else if constexpr (kDefer) {
+      reproject_held<Element>(args, shared, first, last, rank);
+    } else if constexpr (kBehind) {
       wait_for_previous_launch();
-      const Crew<kCorrectors> crew{static_cast<int>(threadIdx.x) - 32, 7, 2};
-      correct_deferred<Element>(args, shared, first, last, rank, crew);
+      const Team<kReprojectors> team{static_cast<int>(threadIdx.x) - 32, NamedBarrier::reprojectors,
+                                     kConsumers};
+      reproject_behind<Element>(args, shared, first, last, rank, team);
     }
   } else {
-    take_registers<kHold || kDefer ? 208 : kSymmetric ? 224 : 232>();
-    Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
-              shared_address(&shared.loaded[group - 1])};
-    const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
-    Cursor at;
-    constexpr int kMore = kHold ? 1 : 0;  // loads of an item beyond its operands
-    if (me.group == 1 && first < last) at.advance(uniform(args.items[first].depth) + kMore);
-    int i = first + me.group;
-    ProductItem next = first < last ? args.items[min(i, last - 1)] : ProductItem{};
-    wait_for_previous_launch();
-    while (i < last) {
-      const ProductItem item = next;
-      const ProductTile tile = tile_of(item, rank);
-      // On their way while this item is multiplied: the other group's depth, the own next item.
-      const int skipped = i + 1 < last ? args.items[i + 1].depth : 0;
-      next = args.items[min(i + 2, last - 1)];
-      const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
-      const int depth = uniform(item.depth);
-      const Phase& phase = args.phases[kSymmetric ? uniform(item.phase) : 0];
-      const bool blended = kSymmetric && phase.blends != nullptr;
-      const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
-      if (blended || kSums != Sums::none) {
-        if (me.leads()) {
-          if constexpr (kSymmetric) wait_written(args, item, tile);
-          const CUtensorMap* map =
-              args.maps + item.bucket * kRoles + (kSymmetric ? phase.c : kRoleU);
-          me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.in_bucket);
-        }
-      }
-      if (i > first) turn_wait(own_turn);
-      float d[2][64];
-      if (uniform(item.order == OperandOrder::k_k ? 1 : 0) != 0) {
-        multiply<Element, false, false, kHold>(d, shared, at, depth, turn);
-      } else {
-        multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
-      }
-      if constexpr (kSymmetric) {
-        if (blended) {
-          finish_symmetric<Element, true>(args, item, tile, blend, me, d);
-        } else {
-          finish_symmetric<Element, false>(args, item, tile, blend, me, d);
-        }
-      } else if constexpr (kHold) {
-        hold<Element>(args, tile, me, shared, at, d);
-      } else {
-        finish_apply<Element, kSums>(args, item, rank, me, shared, d,
-                                     [&](const ProductTile& own, const PartialSums& sums) {
-                                       if constexpr (kDefer) {
-                                         stores_wait();  // the other warpgroup multiplies meanwhile
-                                         add_to_word<true>(args.words + own.matrix, sums.t);
-                                       } else {
-                                         args.partials[item.partial + rank] = sums;
-                                       }
-                                     });
-      }
-      at.advance(uniform(skipped) + kMore);
-      i += 2;
-    }
-    if constexpr (!kHold) {
-      if (me.leads()) stores_wait();
-    }
-    if constexpr (kDefer) {
-      const Crew<kWarpgroup> crew{static_cast<int>(threadIdx.x) % kWarpgroup,
-                                  static_cast<std::uint32_t>(me.group) + 1, me.group};
-      correct_deferred<Element>(args, shared, first, last, rank, crew);
-    }
+    increase_registers<kHold || kBehind ? 208 : kSymmetric ? 224 : 232>();
+    consume<Element, kKind>(args, shared, first, last, rank, warp);
   }
   // No CTA may leave while its neighbour can still write into it.
   __syncwarp();
@@ -155,7 +162,7 @@ cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   config.attrs = attributes;
-  const bool waits = kKind == ProductKind::held || kKind == ProductKind::deferred;
+  const bool waits = kKind == ProductKind::held || kKind == ProductKind::behind;
   config.numAttrs = waits || args.phase_count > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
 }
@@ -166,14 +173,13 @@ cudaError_t allow_shared() {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
 }
 
-// Once a device: lets the kernels have their shared memory, and says how many clusters fit.
+// Once per device: lets the kernels have their shared memory, and says how many clusters fit.
 template <class Element>
 cudaError_t prepare(int* clusters) {
   for (const cudaError_t error :
        {allow_shared<Element, ProductKind::symmetric>(),
         allow_shared<Element, ProductKind::apply>(), allow_shared<Element, ProductKind::measured>(),
-        allow_shared<Element, ProductKind::held>(),
-        allow_shared<Element, ProductKind::deferred>()}) {
+        allow_shared<Element, ProductKind::held>(), allow_shared<Element, ProductKind::behind>()}) {
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config{};
@@ -191,9 +197,9 @@ cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t strea
     case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
     case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
     case ProductKind::held: return launch<Element, ProductKind::held>(args, stream);
-    case ProductKind::deferred: break;
+    case ProductKind::behind: break;
   }
-  return launch<Element, ProductKind::deferred>(args, stream);
+  return launch<Element, ProductKind::behind>(args, stream);
 }
 
 }  // namespace rode::cuda::hopper

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instructions of compute capability 9.0a that the product kernel is made of, one
-// function each: barriers in shared memory, bulk tensor copies, warpgroup products.
+// function each: mbarriers, TMA, wgmma, stmatrix.
 //
 // They are written on PTX rather than taken from CUTLASS: the kernel needs a dozen of them,
 // and none of the layers above (collectives, epilogue trees) can hold a matrix's tiles back
@@ -22,22 +22,22 @@ __device__ inline std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// ---- Barriers ---------------------------------------------------------------------------
-__device__ inline void barrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
+// ---- mbarriers: addresses in shared memory -----------------------------------------------
+__device__ inline void mbarrier_init(std::uint32_t barrier, std::uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Makes the initialised barriers visible to the cluster and to the copy engine.
-__device__ inline void barrier_init_fence() {
+// Makes the initialised ones visible to the cluster and to TMA.
+__device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ inline void barrier_expect(std::uint32_t barrier, std::uint32_t bytes) {
+__device__ inline void mbarrier_expect_tx(std::uint32_t barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 
-__device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
+__device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -48,10 +48,14 @@ __device__ inline void barrier_wait(std::uint32_t barrier, std::uint32_t parity)
       : "memory");
 }
 
-// Arrives at the barrier of the same place in CTA `rank` of the cluster. Without a named
+__device__ inline void mbarrier_arrive(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives at the mbarrier of the same place in CTA `rank` of the cluster. Without a named
 // scope: `.release.cluster` costs a fence of the whole device, and what is handed back here
 // was only read.
-__device__ inline void barrier_arrive_at(std::uint32_t barrier, std::uint32_t rank) {
+__device__ inline void mbarrier_arrive_remote(std::uint32_t barrier, std::uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
@@ -63,8 +67,8 @@ __device__ inline void barrier_arrive_at(std::uint32_t barrier, std::uint32_t ra
 }
 
 // One thread of the warp, always the same. The compiler knows that what it does is uniform
-// and keeps copies' operands in uniform registers; `threadIdx.x == 0` costs a loop an operand.
-__device__ inline bool elected() {
+// and keeps TMA's operands in uniform registers; `threadIdx.x == 0` costs a loop per operand.
+__device__ inline bool elect_one() {
   std::uint32_t yes;
   asm volatile(
       "{\n"
@@ -90,35 +94,22 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// A description for the copy engine, on its way before it is used.
-__device__ inline void prefetch_map(const CUtensorMap* map) {
+// A tensor map, on its way before it is used.
+__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// 128 threads of one warpgroup; `id` from 1.
-__device__ inline void warpgroup_sync(std::uint32_t id) {
-  asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
-// Two warpgroups take turns: one waits for its turn, the other gives it without waiting.
-__device__ inline void turn_wait(std::uint32_t id) {
-  asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
-}
-__device__ inline void turn_give(std::uint32_t id) {
-  asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
-}
-
 template <int kRegisters>
-__device__ inline void give_registers() {
+__device__ inline void decrease_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ inline void take_registers() {
+__device__ inline void increase_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// ---- Bulk tensor copies: boxes of (column, row, matrix) -------------------------------------
-__device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, std::uint32_t barrier,
+// ---- TMA: boxes of (column, row, matrix) ------------------------------------------------------
+__device__ inline void tma_load(std::uint32_t to, const CUtensorMap* map, std::uint32_t barrier,
                                 int column, int row, int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -127,8 +118,8 @@ __device__ inline void load_box(std::uint32_t to, const CUtensorMap* map, std::u
       : "memory");
 }
 
-// To the same place in every CTA of `mask`; each one's barrier counts its own copy.
-__device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* map,
+// To the same place in every CTA of `mask`; each one's mbarrier counts its own copy.
+__device__ inline void tma_load_multicast(std::uint32_t to, const CUtensorMap* map,
                                           std::uint32_t barrier, int column, int row, int matrix,
                                           std::uint16_t mask) {
   asm volatile(
@@ -138,7 +129,7 @@ __device__ inline void load_box_multicast(std::uint32_t to, const CUtensorMap* m
       : "memory");
 }
 
-__device__ inline void store_box(const CUtensorMap* map, std::uint32_t from, int column, int row,
+__device__ inline void tma_store(const CUtensorMap* map, std::uint32_t from, int column, int row,
                                  int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
@@ -146,33 +137,39 @@ __device__ inline void store_box(const CUtensorMap* map, std::uint32_t from, int
       : "memory");
 }
 
-__device__ inline void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Shared memory may be written again, but for what the last kPending groups read.
+__device__ inline void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Shared memory may be written again, except what the last kPending groups read.
 template <int kPending = 0>
-__device__ inline void stores_wait_read() {
+__device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 // The stores are complete and visible to this thread.
-__device__ inline void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+__device__ inline void tma_store_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 
-// Counts of tiles that are in device memory: the thread that stored one has waited for it, and
-// who reads what was told reads it with the copy engine.
-__device__ inline void tell(int* count) {
+// Counters in device memory of tiles that are there: the thread that stored one has waited for it,
+// and who has read the counter reads the tile by TMA, behind fence_proxy_async_global().
+__device__ inline void release_add(int* count) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
 }
-__device__ inline int read_count(const int* count) {
+__device__ inline int acquire_load(const int* count) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
   return value;
 }
-__device__ inline void fence_for_loads() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+__device__ inline void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
-// Orders accesses of shared memory before later ones of the copy engine.
-__device__ inline void fence_for_copies() {
+// Orders accesses of shared memory before later ones of TMA.
+__device__ inline void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// ---- Warpgroup products -----------------------------------------------------------------------
+// ---- wgmma ------------------------------------------------------------------------------------
 // A descriptor of an operand in shared memory, 128-byte swizzle. Rows along K: groups of 8
 // rows lie 1024 bytes apart. Rows along M or N: 8 steps of K lie 1024 bytes apart, 64
 // columns 8192.
@@ -182,16 +179,16 @@ __device__ inline std::uint64_t descriptor(std::uint32_t address, bool along_k) 
          ((address & 0x3ffff) >> 4);
 }
 
-__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void products_commit() {
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kLeft>
-__device__ inline void products_wait() {
+__device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
-// Keeps the compiler from moving accumulators across asynchronous products.
-__device__ inline void pin(float (&d)[64]) {
+// Keeps the compiler from moving accumulators across asynchronous wgmma.
+__device__ inline void pin_accumulators(float (&d)[64]) {
 #pragma unroll
   for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
@@ -214,8 +211,8 @@ __device__ inline void pin(float (&d)[64]) {
 // D (64 x 128, fp32) = A (64 x 16) B (16 x 128) + accumulate * D. kAlongM, kAlongN: the
 // operand's rows run along M or N instead of K.
 template <class Element, int kAlongM, int kAlongN>
-__device__ inline void product_64x128x16(float (&d)[64], std::uint64_t a, std::uint64_t b,
-                                         int accumulate) {
+__device__ inline void wgmma_64x128x16(float (&d)[64], std::uint64_t a, std::uint64_t b,
+                                       int accumulate) {
   if constexpr (std::is_same_v<Element, __half>) {
     RODE_WGMMA("f16");
   } else {
@@ -225,9 +222,32 @@ __device__ inline void product_64x128x16(float (&d)[64], std::uint64_t a, std::u
 #undef RODE_WGMMA
 #undef RODE_D8
 
-// Four 8 x 8 blocks of 16-bit elements, transposed on the way to shared memory.
-__device__ inline void store_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b,
-                                        std::uint32_t c, std::uint32_t d) {
+// ---- Shared memory by its address: generic pointers would take two registers each -------------
+__device__ inline std::uint32_t read_shared(std::uint32_t address) {
+  std::uint32_t value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline void write_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ inline uint4 read_shared_16(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ inline void write_shared_16(std::uint32_t address, const uint4& v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+// Four 8 x 8 blocks of 16-bit elements, transposed on the way.
+__device__ inline void stmatrix_transposed(std::uint32_t address, std::uint32_t a, std::uint32_t b,
+                                           std::uint32_t c, std::uint32_t d) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
       "r"(a), "r"(b), "r"(c), "r"(d)

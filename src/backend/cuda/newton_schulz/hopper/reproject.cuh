@@ -12,8 +12,7 @@
 
 namespace rode::cuda::hopper {
 
-// The threads of the copying warpgroup that copy nothing, and runs of 8 elements across a tile.
-inline constexpr int kCorrectors = 96;
+// Runs of 8 elements across a tile.
 inline constexpr int kRunsAcross = kTileSide / 8;
 
 // A matrix's word: t in steps of 2^-34 above, the tiles that have been added to it below. Integers

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans Newton-Schulz for many matrices: programs, batches, memory and launches.
+// Plans Newton-Schulz for many matrices: programs, batches, memory, products and launches.
 #include "backend/cuda/newton_schulz/plan/plan.h"
 
 #include <algorithm>
@@ -89,33 +89,33 @@ Projection projection_of(const Program& program, int k) {
   return Projection::none;
 }
 
-Launch symmetric(Role a, Role b, Role d, int blend, Role c, List list) {
-  Launch launch;
-  launch.a = a;
-  launch.b = b;
-  launch.c = c;
-  launch.d = d;
-  launch.blend = blend;
-  launch.list = list;
-  return launch;
+Product symmetric(Role a, Role b, Role d, int blend, Role c, List list) {
+  Product product;
+  product.a = a;
+  product.b = b;
+  product.c = c;
+  product.d = d;
+  product.blend = blend;
+  product.list = list;
+  return product;
 }
 
 // X <- X P or X Q, which completes iteration k.
-Launch apply(Role from, Role factor, Role to, const Program& program, int k) {
-  Launch launch = symmetric(from, factor, to, -1, kRoleX, kApplyList);
-  launch.kind = Launch::Kind::apply;
-  launch.projection = projection_of(program, k);
-  launch.iteration = k;
-  return launch;
+Product apply(Role from, Role factor, Role to, const Program& program, int k) {
+  Product product = symmetric(from, factor, to, -1, kRoleX, kApplyList);
+  product.kind = Product::Kind::apply;
+  product.projection = projection_of(program, k);
+  product.iteration = k;
+  return product;
 }
 
 void standard_program(Batch& batch) {
   Role from = kRoleX, to = kRoleY;
   for (int k = 0; k < batch.program.steps; ++k) {
     const Role gram = to == kRoleY ? kRoleYGram : kRoleXGram;
-    batch.launches.push_back(symmetric(from, from, gram, -1, kRoleX, kGramList));
-    batch.launches.push_back(symmetric(gram, gram, kRoleP, k, gram, kSquareList));
-    batch.launches.push_back(apply(from, kRoleP, to, batch.program, k));
+    batch.products.push_back(symmetric(from, from, gram, -1, kRoleX, kGramList));
+    batch.products.push_back(symmetric(gram, gram, kRoleP, k, gram, kSquareList));
+    batch.products.push_back(apply(from, kRoleP, to, batch.program, k));
     std::swap(from, to);
   }
   batch.result = from;
@@ -128,48 +128,48 @@ void gram_program(Batch& batch) {
   for (int k = 0; k < program.steps;) {
     const int segment = std::min(rules::gram_segment(program.coefficients, k), program.steps - k);
     const Role g = to == kRoleY ? kRoleYGram : kRoleXGram;
-    batch.launches.push_back(symmetric(from, from, g, -1, kRoleX, kGramList));
+    batch.products.push_back(symmetric(from, from, g, -1, kRoleX, kGramList));
     Role q = kRoleQ, next_q = kRoleR;
     for (int j = 0; j < segment; ++j, ++k) {
       const Role p = j == 0 ? kRoleQ : kRoleP;  // the first factor is the product so far
-      batch.launches.push_back(symmetric(g, g, p, k, g, kSquareList));
+      batch.products.push_back(symmetric(g, g, p, k, g, kSquareList));
       if (j > 0) {
-        batch.launches.push_back(symmetric(q, p, next_q, -1, kRoleX, kSquareList));
+        batch.products.push_back(symmetric(q, p, next_q, -1, kRoleX, kSquareList));
         std::swap(q, next_q);
       }
       if (j + 1 == segment) break;
-      batch.launches.push_back(symmetric(g, p, kRoleT, -1, kRoleX, kSquareList));
-      batch.launches.push_back(symmetric(kRoleT, p, g, -1, kRoleX, kSquareList));
+      batch.products.push_back(symmetric(g, p, kRoleT, -1, kRoleX, kSquareList));
+      batch.products.push_back(symmetric(kRoleT, p, g, -1, kRoleX, kSquareList));
     }
     ++k;
-    batch.launches.push_back(apply(from, q, to, program, k - 1));
+    batch.products.push_back(apply(from, q, to, program, k - 1));
     std::swap(from, to);
   }
   batch.result = from;
 }
 
-void find_stretches(Batch& batch, const PlanOptions& options) {
+void make_launches(Batch& batch, const PlanOptions& options) {
   std::map<std::vector<List>, int> known;
-  const auto count = static_cast<int>(batch.launches.size());
+  const auto count = static_cast<int>(batch.products.size());
   for (int first = 0; first < count;) {
     std::vector<List> kinds;
     int last = first;
     for (; last < count && last - first < kMostPhases; ++last) {
-      const Launch& launch = batch.launches[static_cast<std::size_t>(last)];
-      if (last > first && launch.kind != Launch::Kind::symmetric) break;
-      kinds.push_back(launch.list);
-      if (launch.kind != Launch::Kind::symmetric) {
+      const Product& product = batch.products[static_cast<std::size_t>(last)];
+      if (last > first && product.kind != Product::Kind::symmetric) break;
+      kinds.push_back(product.list);
+      if (product.kind != Product::Kind::symmetric) {
         ++last;
         break;
       }
     }
-    Stretch stretch{first, last - first, kinds.front()};
-    if (stretch.count > 1) {
+    Launch launch{first, last - first, kinds.front()};
+    if (launch.count > 1) {
       const auto [entry, fresh] = known.try_emplace(kinds, static_cast<int>(batch.lists.size()));
       if (fresh) batch.lists.push_back(make_list(batch, kinds, options));
-      stretch.list = entry->second;
+      launch.list = entry->second;
     }
-    batch.stretches.push_back(stretch);
+    batch.launches.push_back(launch);
     first = last;
   }
 }
@@ -216,7 +216,7 @@ void complete(Batch& batch, const std::vector<NsMatrix>& matrices, const PlanOpt
   } else {
     standard_program(batch);
   }
-  find_stretches(batch, options);
+  make_launches(batch, options);
 }
 
 }  // namespace

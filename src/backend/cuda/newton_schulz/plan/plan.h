@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans Newton-Schulz for many matrices: batches, memory, launches and the tiles of each
-// launch. Host code without CUDA, so that its tests run everywhere.
+// Plans Newton-Schulz for many matrices: batches, memory, products, launches and the tiles of
+// each launch. Host code without CUDA, so that its tests run everywhere.
 //
-// Matrices of one shape are a bucket, addressed by one tensor map a role. Matrices that run
-// the same program (coefficients, steps, form, projection, element type) share batches; a
-// batch is as many of them as the workspace holds, in the order given.
+// Matrices that run the same program (coefficients, steps, form, projection, element type) share
+// batches; a batch is as many of them as the workspace holds, in the order given. Matrices of one
+// shape within a batch are a bucket, addressed by one tensor map per role.
 #pragma once
 
 #include <cstddef>
@@ -27,32 +27,31 @@ struct NsMatrix {
 };
 
 inline constexpr int kTileSide = 128;
-inline constexpr int kTileDepth = 64;   // of K, a load
+inline constexpr int kTileDepth = 64;   // of K, per load
 inline constexpr int kClusterSize = 2;  // tiles of an item
 
-// How an item's operands lie: along K each (X P, A A, X X^T of a wide X), along M and N
-// (X^T X of a tall X), or the left along K and the right along N (P X of a wide X, where
-// the launch's operands change places).
+// How the rows of an item's operands lie in memory: along K each (X P, A A, X X^T of a wide X),
+// along M and N (X^T X of a tall X), or the left along K and the right along N (P X of a wide X,
+// where the product's operands change places).
 enum class OperandOrder : int { k_k, m_n, k_n };
 
-// What a matrix's memory is used for. The Gram matrix lies where the next iterate will be
-// written.
+// What a matrix's memory is used for.
 enum Role : int {
-  kRoleX,
+  kRoleX,  // the iterate, in X and Y in turn
   kRoleY,
-  kRoleU,
-  kRoleXGram,
-  kRoleYGram,
-  kRoleP,
-  kRoleT,
-  kRoleQ,
+  kRoleU,      // the direction of the weights
+  kRoleXGram,  // the Gram matrix, where the next iterate will be written: in X,
+  kRoleYGram,  // or in Y
+  kRoleP,      // a I + b G + c G^2
+  kRoleT,      // the Gram form alone: G P,
+  kRoleQ,      // and the product of the factors so far, in Q and R in turn
   kRoleR,
   kRoles
 };
 
 // A tile of 128 x 128 of one of a bucket's matrices.
 struct ProductTile {
-  int in_bucket = 0;  // within the bucket
+  int in_bucket = 0;  // which of its matrices: the third coordinate of a TMA box
   int matrix = 0;     // over all
   int row = 0;        // in tiles; kNoTile: nothing is stored
 };
@@ -61,13 +60,13 @@ inline constexpr int kNoTile = -1;
 // Two tiles of one column, one for each CTA of a cluster. Of one matrix they share their right
 // operand; of two matrices (symmetric products alone) each CTA loads its own.
 struct alignas(16) ProductItem {
-  int bucket = 0;  // of equal shapes
+  int bucket = 0;
   int col_tile = 0;
   int depth = 0;    // loads along K
   int partial = 0;  // index of the first tile's sums; the other's follow
   OperandOrder order = OperandOrder::k_k;
   int mirror = 0;  // tiles off the diagonal are written twice
-  int phase = 0;   // of a stretch
+  int phase = 0;   // within the launch
   int need = 0;    // tiles that the phase before must have written of the same matrix
   ProductTile tiles[kClusterSize];
   int unused[2] = {0, 0};
@@ -77,7 +76,7 @@ static_assert(sizeof(ProductItem) == 64);
 struct TileRange {  // of a matrix's partial sums
   int first = 0, count = 0;
 };
-// Tiles of one matrix that its word can count (hopper/reproject.cuh).
+// Tiles that a matrix's word can count (hopper/reproject.cuh).
 inline constexpr int kMostCounted = (1 << 16) - 1;
 
 enum class Projection : int {
@@ -94,10 +93,11 @@ struct WorkList {
   int clusters() const { return static_cast<int>(lists.size()) - 1; }
 };
 
-// The lists of a batch; launches of one kind share theirs.
+// Products of one kind share a list.
 enum List : int { kGramList, kSquareList, kApplyList, kLists };
 
-struct Launch {
+// One product of every matrix of a batch: D = A B, a polynomial, or the next iterate.
+struct Product {
   enum class Kind { symmetric, apply } kind = Kind::symmetric;
   Role a = kRoleX, b = kRoleX, c = kRoleX, d = kRoleX;
   int blend = -1;  // iteration whose polynomial is formed; -1: D = A B
@@ -106,12 +106,12 @@ struct Launch {
   List list = kGramList;
 };
 
-// Launches that run as one: symmetric products in a row, which wait for each other matrix by
-// matrix. One by itself has the list of its kind.
+// One launch of the Hopper kernel: an applying product, or symmetric products in a row, its
+// phases, which wait for each other matrix by matrix. A product by itself has the list of its kind.
 inline constexpr int kMostPhases = 10;
-struct Stretch {
-  int first = 0, count = 1;
-  int list = 0;  // of Batch::lists
+struct Launch {
+  int first = 0, count = 1;  // of Batch::products
+  int list = 0;              // of Batch::lists
 };
 
 // rows x cols of `stride` elements, `matrix_stride` from matrix to matrix, at `offset` bytes.
@@ -148,11 +148,11 @@ struct Batch {
   std::vector<Bucket> buckets;
   std::vector<TileRange> tiles;  // of each member
   int partials = 0;
-  std::vector<WorkList> lists;  // by kind, then those of stretches
+  std::vector<WorkList> lists;  // by kind, then those of launches with several phases
   bool hold = false;            // tiles may be held until their matrix's sum is known
   bool counted = false;         // no matrix has more tiles than its word can count
+  std::vector<Product> products;
   std::vector<Launch> launches;
-  std::vector<Stretch> stretches;
   Role result = kRoleX;  // where the last iterate is
   std::size_t bytes = 0;
 };
