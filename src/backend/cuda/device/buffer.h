@@ -149,7 +149,7 @@ class TableUploads {
 class StateBuffer final : public Buffer {
  public:
   StateBuffer(std::size_t bytes, int device, const cudaStream_t* stream);
-  // Over memory of the caller's.
+  // Over the caller's own memory.
   StateBuffer(void* memory, std::size_t bytes, int device, const cudaStream_t* stream)
       : data_(memory), bytes_(bytes), device_(device), stream_(stream) {}
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of a step follow each other closely: a launch is made ready while the one before it
+// Programmatic dependent launches: a kernel is made ready while the one before it on the stream
 // still runs, and waits on the device for its end (from compute capability 9.0 on).
 //
 // Every kernel that is launched so calls follow() in all its threads before it touches what an

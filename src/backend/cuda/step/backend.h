@@ -52,7 +52,8 @@ class CudaBackend final : public Backend {
   void check_memory(const void* data, std::string_view kind, std::optional<std::size_t> parameter);
   void send_wishes(double multiplier, bool refuse_all);
   void send_tables(JobList& jobs, cudaStream_t stream);
-  // After all that is enqueued on stream_: what the next stream, or a capture, waits for.
+  // Records order_ behind all that is enqueued on stream_: the next stream, or a capture, waits for
+  // it.
   void note_order();
   // Everything of a step that can be captured, on `main` and on side_.
   void enqueue(const StepView& view, cudaStream_t main);
@@ -71,8 +72,8 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<NewtonSchulz> newton_schulz_;  // null: no matrix has an iterate
   std::unique_ptr<JobTables> tables_;
-  std::unique_ptr<AdafactorSteps> adafactor_;  // null: no such job; as the next
-  std::unique_ptr<SoapSteps> soap_;
+  std::unique_ptr<AdafactorSteps> adafactor_;  // null: no job of Adafactor's
+  std::unique_ptr<SoapSteps> soap_;            // null: none of SOAP's
 
   Stream record_, side_;
   Event fork_, join_, order_;
@@ -83,7 +84,8 @@ class CudaBackend final : public Backend {
   std::unordered_set<const void*> checked_;
   bool adafactor_changed_ = false;
   bool stepped_ = false;
-  double multiplier_ = 1;  // as the device has it; as the next
+  // As the device has them.
+  double multiplier_ = 1;
   bool refuse_all_ = true;
 };
 

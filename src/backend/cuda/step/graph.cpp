@@ -157,7 +157,7 @@ void CudaBackend::try_record_graph() {
 
 // The options go into the tables that all steps share: a step outside, or send_options, changes
 // them for replays too. The tensors go into a table of the graph's own, because a framework
-// makes the gradients of a capture anew, and those of later steps lie elsewhere.
+// allocates the gradients of a capture separately, and those of later steps lie elsewhere.
 void CudaBackend::step_captured(JobList& jobs) {
   if (!stepped_) {
     throw Error(ErrorKind::invalid_argument, "step",

@@ -36,7 +36,7 @@ enum class NamedBarrier : std::uint32_t {
   turn_0 = 3,
   turn_1 = 4,
   // 96 threads: the reprojection warps wait for each other.
-  reprojectors = 7,
+  reprojectors = 5,
 };
 __device__ inline NamedBarrier consumer_barrier(int consumer) {
   return static_cast<NamedBarrier>(static_cast<std::uint32_t>(NamedBarrier::consumer_0) +

@@ -14,7 +14,7 @@ namespace rode::cuda {
 WorkList make_list(const Batch& batch, const std::vector<List>& phases, const PlanOptions& options);
 
 // Items of one matrix in a row that a cluster can have under way: a tile put down and one in
-// registers for each of the two warpgroups.
+// registers for each of the two consumers.
 inline constexpr int kMostHeld = 4;
 
 // Whether tiles of this list can wait for their matrix's sum without waiting in a circle: every
