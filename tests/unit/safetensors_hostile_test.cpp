@@ -149,8 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Offsets, SafetensorsHostile,
-    testing::Values(Case{"backwards", one("[1]", "[4,0]"), "1234", "run backwards"},
-                    Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "leave the data"},
+    testing::Values(Case{"backwards", one("[1]", "[4,0]"), "1234", "are reversed"},
+                    Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "exceed the data"},
                     Case{"huge", one("[1]", "[18446744073709551612,18446744073709551615]"), "1234",
                          "leave the"},
                     Case{"negative", one("[1]", "[-4,0]"), "1234", "has -4"},
