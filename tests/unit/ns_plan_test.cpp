@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of the CUDA backend's products: chunks, memory, programs.
+// The plan of the CUDA backend's products: batches, memory, programs.
 #include "backend/cuda/ns_plan.h"
 
 #include <algorithm>
