@@ -203,7 +203,7 @@ TEST(ReferenceRodeBranches, SnrDampsByTheRatioOfNormsWithinItsClamp) {
 }
 
 // Weights with a strong rank-one part, and a gradient that pulls towards it.
-double kernel_norm(std::uint64_t seed, const std::string& reproject, int ns_steps) {
+double iterate_norm(std::uint64_t seed, const std::string& reproject, int ns_steps) {
   constexpr std::int64_t m = 64, n = 32;  // the smallest shape where every seed diverges
   Gaussian gaussian(seed);
   const Data u = gaussian.tensor({m}).data, v = gaussian.tensor({n}).data;
@@ -222,11 +222,11 @@ TEST(ReferenceRodeReprojection, EveryDivergesWhereGuardedAndFinalStayBounded) {
   const double bound = 1.2024 * std::sqrt(32.0);  // every singular value below p_max
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
-    EXPECT_GT(kernel_norm(seed, "every", 5), 1e6);
+    EXPECT_GT(iterate_norm(seed, "every", 5), 1e6);
     for (const char* safe : {"guarded", "final"}) {
-      EXPECT_LT(kernel_norm(seed, safe, 5), bound) << safe;
-      EXPECT_LT(kernel_norm(seed, safe, 12), bound) << safe;
-      EXPECT_GT(kernel_norm(seed, safe, 5), 0.4 * std::sqrt(32.0)) << safe;
+      EXPECT_LT(iterate_norm(seed, safe, 5), bound) << safe;
+      EXPECT_LT(iterate_norm(seed, safe, 12), bound) << safe;
+      EXPECT_GT(iterate_norm(seed, safe, 5), 0.4 * std::sqrt(32.0)) << safe;
     }
   }
 }
