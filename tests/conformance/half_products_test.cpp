@@ -173,7 +173,7 @@ TEST(HalfProducts, StayNearOnTheLargeMatricesOfModels) {
   }
 }
 
-// Like the bound of agreement, but for the worst tile of 128 x 128: among a thousand, one wrong
+// Like the bound of agreement, applied to the worst tile of 128 x 128: among a thousand, one wrong
 // tile would go unnoticed. A tile that moves less than the others is judged by the distance that
 // those move.
 double worst_tile(const Problem& problem, const Values& found,
