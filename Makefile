@@ -87,8 +87,8 @@ tidy: setup build/tidy/.configured ## check library, command line and Python mod
 	@tools/tidy_cuda.sh
 
 .PHONY: lint
-lint: setup ## check include directions, licence lines, file lengths and whitespace
-	@for check in check_includes check_files check_lint; do \
+lint: setup ## check include directions, licence lines, file lengths, whitespace and wording
+	@for check in check_includes check_files check_words check_lint; do \
 	  PYTHONDONTWRITEBYTECODE=1 .venv/bin/python tests/lint/$$check.py; \
 	done
 

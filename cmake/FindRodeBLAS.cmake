@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds OpenBLAS with its own cblas.h, the OpenMP build first; defines RodeBLAS::RodeBLAS.
 #
-# Debian installs each build in a directory of its own and lets "alternatives"
-# pick the one that the plain names mean. Asking for the directory keeps the
-# header, the library and (through its run path) the loaded file from one build.
+# Debian installs each build in its own directory and lets "alternatives" pick the one that the
+# plain names refer to. Searching in the directory ensures that the header, the library and (through
+# its run path) the loaded file come from one build.
 # The serial build is refused: it is not thread-safe. The pthread build is
-# accepted but runs a thread pool besides the engine's.
+# accepted but runs a thread pool next to the engine's.
 #
 # Input:  RodeBLAS_INCLUDE_DIR, RodeBLAS_LIBRARY (cache; set them to override)
 # Output: RodeBLAS_FOUND, target RodeBLAS::RodeBLAS
@@ -29,7 +29,7 @@ mark_as_advanced(RodeBLAS_INCLUDE_DIR RodeBLAS_LIBRARY)
 set(rode_blas_reason "install the Debian package libopenblas-openmp-dev")
 set(rode_blas_usable FALSE)
 if(RodeBLAS_INCLUDE_DIR AND RodeBLAS_LIBRARY)
-  # The engine sets OpenBLAS's thread count, which another cblas.h does not declare.
+  # The engine sets OpenBLAS's thread count, which other versions of cblas.h do not declare.
   file(STRINGS "${RodeBLAS_INCLUDE_DIR}/cblas.h" rode_blas_declaration
        REGEX "openblas_set_num_threads" LIMIT_COUNT 1)
   file(REAL_PATH "${RodeBLAS_LIBRARY}" rode_blas_real_path)

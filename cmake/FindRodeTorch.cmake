@@ -2,17 +2,17 @@
 # Finds LibTorch (PyTorch's C++ side) by its files; defines RodeTorch::RodeTorch.
 #
 # Torch's own package is not loaded: that of a CUDA build enables the CUDA language and searches
-# for a toolkit, and the adapter needs neither. It is found where that package is: through
+# for a toolkit, and the adapter needs neither. Torch is found where that package is: through
 # CMAKE_PREFIX_PATH (of libtorch, or Python's torch.utils.cmake_prefix_path) or Torch_DIR.
 #
 # Input:  Torch_DIR; RodeTorch_ROOT, the folder that holds include/ and lib/; RodeTorch_FALLBACK,
-#         such folders for where neither leads anywhere
+#         such folders to try if neither leads to Torch
 # Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch;
 #         RodeTorch_NOT_FOUND_MESSAGE: why not
 
 include(FindPackageHandleStandardArgs)
 
-# Where Torch's package would be found, its folder lies three levels below the root.
+# The folder of Torch's package is three levels below the root.
 find_path(
   RodeTorch_CONFIG_DIR
   NAMES TorchConfig.cmake
@@ -23,14 +23,14 @@ find_path(
 )
 mark_as_advanced(RodeTorch_CONFIG_DIR)
 
-# Whether programs get the C++ runtime that Torch loads, libstdc++.so.6. One with a static runtime of
-# its own has two, and ends at its first call of Torch with `free(): invalid pointer`.
+# Whether programs get the C++ runtime that Torch loads, libstdc++.so.6. A program with its own
+# static runtime has two, and crashes at its first call into Torch with `free(): invalid pointer`.
 function(rode_torch_runtime_is_shared result)
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/rode_torch_runtime")
   file(WRITE "${folder}/probe.cpp"
        "#include <stdexcept>\nint main(int n, char**) { if (n > 9) throw std::runtime_error(\"\"); }\n")
-  # A program with kernels in it is linked with the folders of nvcc's host compiler as well, and one
-  # that holds libstdc++.a alone decides.
+  # A program with kernels is also linked with the folders of nvcc's host compiler; one that
+  # contains only libstdc++.a makes the runtime static.
   set(folders ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES})
   list(REMOVE_ITEM folders ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES})
   list(TRANSFORM folders PREPEND "-L")
@@ -43,7 +43,7 @@ function(rode_torch_runtime_is_shared result)
   if(linked AND NOT needed)
     set(${result} FALSE PARENT_SCOPE)
   else()
-    set(${result} TRUE PARENT_SCOPE)  # or nothing links here, which others say better
+    set(${result} TRUE PARENT_SCOPE)  # or nothing links at all, which other checks report better
   endif()
 endfunction()
 
@@ -63,9 +63,9 @@ if(RodeTorch_CONFIG_DIR)
     string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RodeTorch_VERSION "${rode_torch_line}")
   endif()
   if(rode_torch_abi)
-    # Up to 2.6 those from pip are; their strings are not those of this compiler's library.
+    # pip's packages are, up to 2.6; their strings differ from those of this compiler's library.
     set(rode_torch_reason
-        "${rode_torch_root} is built with the old C++ ABI: take a 'cxx11 ABI' LibTorch, or 2.7"
+        "${rode_torch_root} is built with the old C++ ABI: use a 'cxx11 ABI' LibTorch, or 2.7"
     )
   elseif(EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cpu.so")
     rode_torch_runtime_is_shared(rode_torch_usable)
@@ -98,8 +98,8 @@ if(RodeTorch_FOUND AND NOT TARGET RodeTorch::RodeTorch)
       "${RodeTorch_LIBRARY_DIR}/libc10.so"
   )
   if(EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cuda.so")
-    # Nothing here calls it, but loading it is what makes a torch process know CUDA. What it needs
-    # in turn is found through its own run path, which the linker may not follow.
+    # Nothing here calls it, but a torch process only has CUDA if it is loaded. Its own dependencies
+    # are found through its run path, which the linker may not follow.
     list(
       APPEND rode_torch_libraries
       "-Wl,--push-state,--no-as-needed,${RodeTorch_LIBRARY_DIR}/libtorch_cuda.so,--pop-state"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds xxhash.h, the checksum of files. The header alone: it is compiled in, nothing is linked.
+# Finds xxhash.h, the checksum of files. Only the header: it is compiled in, nothing is linked.
 #
 # Input:  RodeXxhash_INCLUDE_DIR (cache; set it to the folder of xxhash.h to override)
 # Output: RodeXxhash_FOUND, RodeXxhash_VERSION, RodeXxhash_INCLUDE_DIR

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiles through ccache where it is installed and no other launcher was chosen.
+# Compiles through ccache if it is installed and no other launcher was chosen.
 
 find_program(RODE_CCACHE ccache DOC "ccache, used as compiler launcher")
 mark_as_advanced(RODE_CCACHE)

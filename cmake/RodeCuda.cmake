@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Enables CUDA as a language, with the architectures and flags that rode's kernels are built with.
 #
-# Input:  RODE_CUDA_ARCHITECTURES; CMAKE_CUDA_COMPILER or the environment's CUDACXX, where nvcc
+# Input:  RODE_CUDA_ARCHITECTURES; CMAKE_CUDA_COMPILER or CUDACXX in the environment, if nvcc
 #         is not in PATH
 # Output: the language CUDA, the targets of CUDAToolkit
 
@@ -10,18 +10,19 @@ set(
   CACHE STRING "Architectures of the kernels: a list out of 80 86 89 90a 100 120, or all"
 )
 
-# CMake 3.25 as Debian 12 has it does not know how nvcc is told C++20, which nvcc has since 12.0.
+# CMake 3.25 (Debian 12) does not know nvcc's flag for C++20, which nvcc supports since 12.0.
 if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
 
-# The host side of a .cu file is compiled by the compiler of everything else, where nvcc takes it.
+# The host side of a .cu file is compiled by the same compiler as everything else, if nvcc accepts
+# it.
 if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
 endif()
 
-# Each target says its own architectures; without a value CMake would pick one for its probes.
+# Each target sets its own architectures; without a value CMake would pick one for its probes.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES OFF)
 endif()
@@ -31,7 +32,7 @@ check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
   message(
     FATAL_ERROR
-    "RODE_WITH_CUDA is ON and nvcc was not found; `make cuda` finds or installs one, or set "
+    "RODE_WITH_CUDA is ON but nvcc was not found; `make cuda` finds or installs one, or set "
     "CMAKE_CUDA_COMPILER to it, or configure with -DRODE_WITH_CUDA=OFF"
   )
 endif()
@@ -46,7 +47,7 @@ endif()
 find_package(CUDAToolkit REQUIRED)
 
 # ---- Architectures: validated and named, never detected ---------------------------------
-# "real": machine code of that chip alone. No PTX, so nothing is compiled when a program runs.
+# "real": machine code for that chip only. No PTX, so nothing is compiled at run time.
 function(rode_cuda_architectures result)
   set(known 80 86 89 90a 100 120)
   set(blackwell 100 120)  # known to nvcc since 12.8
@@ -73,7 +74,7 @@ function(rode_cuda_architectures result)
       message(
         FATAL_ERROR
         "architecture ${architecture} needs CUDA 12.8 or later, and ${CMAKE_CUDA_COMPILER} is "
-        "${CMAKE_CUDA_COMPILER_VERSION}; take a newer toolkit or leave it out of "
+        "${CMAKE_CUDA_COMPILER_VERSION}; use a newer toolkit or leave it out of "
         "RODE_CUDA_ARCHITECTURES"
       )
     endif()
@@ -96,7 +97,7 @@ foreach(configuration DEBUG RELEASE RELWITHDEBINFO MINSIZEREL)
 endforeach()
 
 # Gives a target of .cpp and .cu files the language version, architectures and runtime. Further
-# arguments: its architectures, instead of those asked for.
+# arguments: its architectures, instead of RODE_CUDA_ARCHITECTURES.
 function(rode_target_cuda target)
   set(architectures ${rode_cuda_real_architectures})
   if(ARGN)
@@ -111,7 +112,7 @@ function(rode_target_cuda target)
       CUDA_ARCHITECTURES "${architectures}"
       CUDA_RUNTIME_LIBRARY Static
       CUDA_SEPARABLE_COMPILATION OFF
-      UNITY_BUILD OFF  # a kernel a file, which newer versions of CMake would join
+      UNITY_BUILD OFF  # one kernel per file, which newer versions of CMake would join
   )
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)
 endfunction()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Decides RODE_WITH_CUDA = AUTO, which the Python package asks for: where nvcc is, and PyTorch has
-# CUDA. A build that cannot see PyTorch (pip's isolation hides it) goes by nvcc alone.
+# Resolves RODE_WITH_CUDA = AUTO, which the Python package uses: on if nvcc is found and PyTorch has
+# CUDA. If the build cannot see PyTorch (pip's isolation hides it), nvcc alone decides.
 #
-# Input:  Python_EXECUTABLE, where given; CUDACXX of the environment
+# Input:  Python_EXECUTABLE, if given; CUDACXX from the environment
 # Output: RODE_WITH_CUDA, CMAKE_CUDA_COMPILER
 
 execute_process(
@@ -13,7 +13,7 @@ execute_process(
 )
 
 find_package(Python 3.10 QUIET COMPONENTS Interpreter)
-# Reads the version file alone: importing torch takes seconds.
+# Reads only the version file: importing torch takes seconds.
 set(
   rode_torch_query
   "import importlib.util, pathlib, runpy
@@ -45,7 +45,7 @@ elseif(rode_torch_cuda MATCHES "^[0-9]")
   set(rode_reason "${rode_nvcc}, and PyTorch has CUDA ${rode_torch_cuda}")
 else()
   set(rode_cuda ON)
-  set(rode_reason "${rode_nvcc}; the build does not see PyTorch")
+  set(rode_reason "${rode_nvcc}; the build cannot see PyTorch")
 endif()
 if(rode_cuda AND NOT DEFINED CMAKE_CUDA_COMPILER)
   set(CMAKE_CUDA_COMPILER "${rode_nvcc}" CACHE FILEPATH "nvcc")

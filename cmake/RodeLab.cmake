@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# RODE_WITH_LAB: the lab is built where what it needs is found, and says so.
+# RODE_WITH_LAB: builds the lab if its dependencies are found, and reports the result.
 find_package(tomlplusplus QUIET)
 find_package(JPEG QUIET)
 find_package(LibArchive QUIET)

@@ -5,7 +5,7 @@ set(RODE_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined) o
 set_property(CACHE RODE_SANITIZE PROPERTY STRINGS "" address thread)
 
 if(RODE_SANITIZE STREQUAL "address")
-  # Undefined behaviour ends the program: a message alone would let a test pass.
+  # Undefined behaviour ends the program: with only a message, the test would pass.
   set(rode_sanitize_flags -fsanitize=address,undefined -fno-sanitize-recover=all)
 elseif(RODE_SANITIZE STREQUAL "thread")
   set(rode_sanitize_flags -fsanitize=thread)

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-# Registers GoogleTest programs with CTest: each test by itself, or each program as a whole.
+# Registers GoogleTest programs with CTest: each test separately, or each program as a whole.
 #
-# By itself is right for work on one test (`ctest -R NAME`). As a whole is right for running
-# everything: over a thousand processes, most of which load LibTorch or the sanitizers' runtime to run
-# for milliseconds, take longer than the tests in them.
+# Separately is right for work on one test (`ctest -R NAME`). As a whole is right for running
+# everything: over a thousand processes, most of which load LibTorch or the sanitizers' runtime for
+# milliseconds of work, take longer than the tests themselves.
 include(GoogleTest)
 
 option(RODE_TEST_WHOLE_PROGRAMS "CTest runs each test program once, instead of each test" OFF)
 
-# The status by which a program says that it skipped every test: tests/support/run_all_tests.cpp.
+# Exit status of a program that skipped every test: tests/support/run_all_tests.cpp.
 set(rode_skipped_status 77)
 
 # rode_register_tests(PROGRAM LABEL [PREFIX text] [FILTER pattern] [SHARDS count] [ARGUMENTS ...]
 #                     [ENVIRONMENT NAME=value ...])
-#   PREFIX: before the names of its tests. FILTER: GoogleTest's, of the tests to run. SHARDS: how many
-#   processes share the tests of a program that takes long, where programs run as a whole.
+#   PREFIX: prepended to the names of its tests. FILTER: GoogleTest filter of the tests to run.
+#   SHARDS: how many processes share the tests of a slow program, if programs run as a whole.
 function(rode_register_tests program label)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "PREFIX;FILTER;SHARDS" "ARGUMENTS;ENVIRONMENT")
   if(NOT RODE_TEST_WHOLE_PROGRAMS)
@@ -46,7 +46,7 @@ function(rode_register_tests program label)
       string(APPEND name ".${shard}")
       list(APPEND environment GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${shard})
     endif()
-    # What CTest cannot know of the program: tools/summary.py counts the tests of its report.
+    # CTest cannot see the tests inside the program: tools/summary.py counts them from its report.
     list(APPEND environment "GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/gtest/${name}.xml")
     add_test(NAME ${name} COMMAND ${program} ${arg_ARGUMENTS})
     set_tests_properties(
@@ -56,8 +56,8 @@ function(rode_register_tests program label)
   endforeach()
 endfunction()
 
-# rode_register_gpu_test(NAME COMMAND...): a program run on the GPU, as a whole and for the GPU alone: a
-# process that opens the device costs more than most of its tests.
+# rode_register_gpu_test(NAME COMMAND...): a program run as a whole, with exclusive use of the GPU:
+# opening the device costs more than most of the tests.
 function(rode_register_gpu_test name)
   add_test(NAME ${name} COMMAND ${ARGN})
   set_tests_properties(

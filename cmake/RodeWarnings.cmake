@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# The warnings that rode's own targets are compiled with; nothing of this reaches a consumer.
+# The warnings for rode's own targets; none of this reaches a consumer.
 
 option(RODE_WERROR "Treat compiler warnings in rode's own targets as errors" OFF)
 
-# clang counts sign changes under -Wconversion and g++ does not: one set for both.
+# clang includes sign changes in -Wconversion and g++ does not: this gives one set for both.
 set(rode_warning_flags -Wall -Wextra -Wconversion -Wshadow -Wno-sign-conversion)
 list(JOIN rode_warning_flags "," rode_host_warning_flags)
 
 add_library(rode_warnings INTERFACE)
-# nvcc hands them to the host compiler; its own warnings are errors where those are.
+# nvcc passes them to the host compiler; its own warnings are errors if those are.
 target_compile_options(
   rode_warnings
   INTERFACE

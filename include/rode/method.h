@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer's rule together with its options: what a parameter group is stepped by.
+// An optimizer's rule together with its options, as used by a parameter group.
 #pragma once
 
 #include <memory>
@@ -42,7 +42,7 @@ class Method {
   std::vector<OptionInfo> options() const;
   // The same method with these options changed.
   Method with(const Settings& settings) const;
-  // The options as the struct they are; null where it is another optimizer's.
+  // The options as their struct; null if they belong to another optimizer.
   template <class Options>
   const Options* get_if() const {
     return static_cast<const Options*>(values(typeid(Options)));
@@ -62,7 +62,7 @@ struct OptimizerInfo {
   std::vector<OptionInfo> options;
 };
 
-// Every optimizer of the library, in the order of the documentation.
+// Every optimizer of the library, in documentation order.
 std::vector<OptimizerInfo> list_optimizers();
 
 }  // namespace rode

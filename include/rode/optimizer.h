@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver: routes parameters, owns their state, steps them.
+// The driver: routes parameters, owns their state, updates them.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ enum class Device { cpu, cuda };
 // What to do with a gradient that holds NaN or Inf, or that is absent.
 enum class OnBadGradient {
   refuse,  // throw, name the parameter, change nothing
-  skip,    // leave that parameter and its state as they are, step the others
+  skip,    // leave that parameter and its state unchanged, update the others
 };
 
-// Memory of the caller's for one state tensor, where the engine shall keep it.
+// Caller-owned memory in which the engine keeps one state tensor.
 struct StateMemory {
   void* data = nullptr;  // contiguous, on the engine's device; outlives the optimizer
   bool kept = false;     // holds state of an earlier optimizer; false: holds zeros
@@ -38,19 +38,19 @@ using StateAllocator = std::function<StateMemory(std::string_view parameter, std
                                                  const Shape& shape, DType dtype)>;
 
 struct EngineOptions {
-  // Where parameters and gradients lie, and where state will.
+  // Where parameters and gradients are, and where state will be.
   Device device = Device::cpu;
   void* stream = nullptr;  // CUDA: a cudaStream_t that steps run on; null: the default stream
-  int threads = 0;         // 0: every core the process may use. Results do not depend on it.
-  // Of gradients alone: weights that are not finite are an error with either.
+  int threads = 0;         // 0: every core that the process may use. Results do not depend on it.
+  // Applies to gradients only: weights that are not finite are an error with either value.
   OnBadGradient on_non_finite = OnBadGradient::refuse;
   OnBadGradient on_missing = OnBadGradient::refuse;
   // Same-shape matrices as one batch with symmetric products; false: the plain loop,
   // one matrix after the other with full products. They agree to rounding.
   bool batched = true;
-  // Called for what a user should hear once: doubtful options, a held zero matrix, ...
+  // Called once for each thing a user should know: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
-  // Asked at construction for the memory of every state tensor; null: the engine's own.
+  // Asked at construction for the memory of every state tensor; null: the engine allocates it.
   StateAllocator state_memory = {};
 };
 
@@ -60,21 +60,21 @@ struct ParameterGroup {
   Routing routing = {};
 };
 
-// On CUDA a step is work that is enqueued: step() returns before it is done, and later work
-// on the same stream finds its result. Nothing is copied to the host by itself, so a gradient
-// that is not finite is not known to step(): such a step changes no weight, no state and no
-// count, on the device, and is counted as refused. The caller learns of it when it likes,
-// from check(). Steps after it are steps as any other.
+// On CUDA a step is enqueued: step() returns before it is done, and later work on the same stream
+// sees its result. Nothing is copied to the host unasked, so step() cannot know whether a gradient
+// is not finite: on the device, such a step changes no weight, no state and no step count, and is
+// counted as refused. The caller learns of it from check(), whenever it likes. Later steps run as
+// usual.
 //
-// Weights must be finite, before a step and after it. Where measuring reads them (RODE, Muon with
-// a constraint), a step on weights that are not is refused like one with a bad gradient. Elsewhere,
-// and where a step overflows, it is known only from the sums of the step itself: that step has
-// been made and counts, and step(), on CUDA check(), throws an Error with changed() = true.
-// The weights are of no use then: restore a checkpoint.
+// Weights must be finite before and after a step. If measuring reads them (RODE, Muon with a
+// constraint), a step on weights that are not finite is refused like one with a bad gradient.
+// Otherwise, and if a step overflows, only the sums of the step itself reveal it: that step has
+// been performed and counts, and step() (on CUDA, check()) throws an Error with changed() = true.
+// The weights are then unusable: restore a checkpoint.
 //
-// What reads results (check, steps_done, refused_steps, state, metadata, save, the
-// diagnostics, skipped) waits for the steps enqueued so far. So do load and construction.
-// On the CPU every step is done, and checked, when step() returns.
+// Calls that read results (check, steps_done, refused_steps, state, metadata, save, the
+// diagnostics, skipped) wait for the steps enqueued so far. So do load and construction.
+// On the CPU every step is complete, and checked, when step() returns.
 class Optimizer {
  public:
   Optimizer(std::vector<Parameter> parameters, Method method, Routing routing = {},
@@ -85,51 +85,51 @@ class Optimizer {
   Optimizer& operator=(Optimizer&&) noexcept;
 
   // One step. `multiplier` scales lr, lr_rho and lr_rest (schedule.h). After the first
-  // call nothing is allocated, except by oneDNN where ns_dtype = bf16. Throws before
-  // anything has changed, except where the result is not finite: Error::changed() tells (what
-  // `notify` throws comes after the step, too). On CUDA it throws what the host can know, such
-  // as a missing gradient; the rest comes from check().
+  // call nothing is allocated, except by oneDNN with ns_dtype = bf16. Throws before anything has
+  // changed, unless the result is not finite: see Error::changed() (an exception from `notify` also
+  // comes after the step). On CUDA it throws only what the host can know, such as a missing
+  // gradient; check() reports everything else.
   void step(double multiplier = 1.0);
 
   // Throws the error of a step that was refused since the last check, or whose result is not
   // finite: what step() throws on the CPU. A refused step has changed nothing; the optimizer
-  // goes on as if it had not been. Of several, one that has changed the weights is named, else
-  // the first one found. Also tells `notify` what is new. On the CPU
-  // there is never anything left to say.
+  // continues as if it had not happened. Of several errors, one that has changed the weights is
+  // reported, otherwise the first one found. Also calls `notify` if there is news. On the CPU there
+  // is never anything left to report.
   void check();
 
-  // CUDA: where steps run from now on, after those enqueued before; the stream left must
-  // still exist, and not be one that is being captured. Where the new one is, the host waits
-  // for those steps.
+  // CUDA: the stream on which steps run from now on, after those already enqueued. The previous
+  // stream must still exist and must not be capturing. If the new one is capturing, the host waits
+  // for the earlier steps.
   void set_stream(void* stream);
 
-  // A caller may capture step() into a CUDA graph of its own, after one step outside of a
-  // capture, and replay it for as long as the optimizer lives. A replay is a whole step, counted
-  // and gated as any other. It steps the weights and takes the gradients bound when it was
-  // captured. Its multiplier is that of the last step outside of a capture, or the one set here
-  // since (the argument of a captured step() is not used). Its options are those of the last
-  // step, captured or not, or the ones sent since. What is read or set here must come after the
-  // replays in the order of the streams: set_stream where they run on another.
+  // A caller may capture step() into its own CUDA graph, after one step outside a capture, and
+  // replay it for as long as the optimizer lives. A replay is a whole step, counted and gated like
+  // any other. It updates the weights and reads the gradients that were bound at capture. Its
+  // multiplier is that of the last step outside a capture, or the one set here since (the argument
+  // of a captured step() is ignored). Its options are those of the last step, captured or not, or
+  // the ones sent since. Reads and settings here must follow the replays in stream order: call
+  // set_stream if the replays run on another stream.
   void set_multiplier(double multiplier);
   void send_options();
   bool capturing() const;  // whether the stream of the steps is being captured
 
-  // Gradients (and weights) may move between steps; `index` counts the parameters in
-  // the order given, over all groups. A null gradient means "none this step". Tied
-  // entries are one parameter: binding any of them binds it.
+  // The addresses of gradients (and weights) may change between steps; `index` counts the
+  // parameters in the order given, over all parameter groups. A null gradient means "none this
+  // step". Tied entries are one parameter: binding any of them binds it.
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
 
-  // Changes a live option of a group: rates, decays, momentum.
+  // Changes a live option of a parameter group: rates, decays, momentum.
   void set_option(std::size_t group, std::string_view key, std::string_view value);
-  void set_option(std::size_t group, std::string_view key, double value);  // no text: fast
+  void set_option(std::size_t group, std::string_view key, double value);  // fast: no parsing
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;
 
-  // Steps performed; a refused one is not.
+  // Steps performed; refused ones do not count.
   std::int64_t steps_done() const;
-  // Counts on from here: for state that came through `state_memory`. The count selects the
-  // random stream of stochastic rounding.
+  // Continues counting from here: for state that came through `state_memory`. The count selects the
+  // random sequence of stochastic rounding.
   void set_steps_done(std::int64_t steps);
   // Steps refused since construction.
   std::int64_t refused_steps() const;
@@ -138,22 +138,22 @@ class Optimizer {
   // valid until the next step or the next call of state().
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
-  // All or nothing. A file without a checksum, which save() always writes, is told to `notify`.
+  // All or nothing. save() always writes a checksum; for a file without one, `notify` is called.
   void load(const std::filesystem::path& path);
-  // Copies entries of the given names; `complete` refuses a missing one. Returns the
-  // names that were expected and absent.
+  // Copies the entries with matching names; with `complete`, a missing one is an error. Returns the
+  // names that were expected but absent.
   std::vector<std::string> load_state(const SafetensorsFile& file, bool complete = true);
 
-  // What belongs beside state() in a file of the caller's: the step count, the optimizer.
+  // What belongs next to state() in a caller's own file: the step count, the optimizer.
   std::map<std::string, std::string> metadata() const;
 
   std::size_t state_bytes() const;
   std::size_t workspace_bytes() const;
 
-  // Of the last step. Where that was refused: the global ones of an earlier step.
+  // Of the last step. If it was refused, the global ones are from an earlier step.
   std::vector<MatrixDiagnostics> matrix_diagnostics() const;
   GlobalDiagnostics global_diagnostics() const;
-  // Parameters that it left alone: no gradient, or one that is not finite.
+  // Parameters that the last step skipped: no gradient, or one that is not finite.
   std::vector<std::string> skipped() const;
 
   std::string routing_table() const;
@@ -170,8 +170,8 @@ struct PlannedState {
   DType dtype = DType::f32;
 };
 
-// The state these parameters would have, from shapes and types alone (data may be null). Throws
-// where the method cannot step one of them.
+// The state that these parameters would have, from shapes and types alone (data may be null).
+// Throws if the method cannot update one of them.
 std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
                                         const Routing& routing = {});
 // Its bytes.

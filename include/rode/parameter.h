@@ -14,7 +14,7 @@ enum class Layout {
   in_out,  // rows are fan-in (Hugging Face GPT-2's Conv1D)
 };
 
-// What the caller knows about the parameter's module; decides the `language` route.
+// What the caller knows about the parameter's module; used by the `language` route.
 enum class Role {
   by_name,    // nothing known: the name decides (routing.h)
   embedding,  // looked up by token or position

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides for each parameter: matrix rule, or the rest's rule.
+// Decides for each parameter whether it uses the matrix rule or the rule of the rest.
 #pragma once
 
 #include <span>
@@ -16,20 +16,20 @@ enum class Route {
   vision,        // two or more dimensions, flattened to (out, rest)
   all_matrices,  // every 2-D tensor, embeddings and heads included
   matrix,        // every tensor of rank >= 2 (the command line's default)
-  rest,          // nothing: everything goes to the rest's rule
+  rest,          // nothing: every parameter uses the rule of the rest
 };
 
 enum class Treatment {
   matrix,  // the optimizer's matrix rule
-  rest,    // the rest's rule: AdamW, or the optimizer's own where it steps everything
-  frozen,  // not stepped, no state
+  rest,    // AdamW, or the optimizer's own rule if it handles everything
+  frozen,  // not updated, no state
 };
 
 std::string_view to_string(Route route);
 std::string_view to_string(Treatment treatment);
 Route route_from_string(std::string_view text);  // throws, naming the nearest
 
-// The first override whose pattern matches the name wins over the preset.
+// The first override whose pattern matches the name takes precedence over the preset.
 // Patterns are globs: '*' any run, '?' one character.
 struct Override {
   std::string pattern;
@@ -48,14 +48,14 @@ struct RoutedParameter {
   std::vector<std::size_t> tied;  // further entries that share this memory
 };
 
-// One entry a distinct parameter, in the order given. Entries that share the same
+// One entry per distinct parameter, in the order given. Entries that share the same
 // memory and shape are one parameter, treated as an embedding under `language`.
 // Throws on duplicate names, on partly overlapping memory and on a pattern that
 // matches nothing.
 std::vector<RoutedParameter> route_parameters(std::span<const Parameter> parameters,
                                               const Routing& routing);
 
-// The routing as a table for people.
+// The routing as a readable table.
 std::string routing_table(std::span<const Parameter> parameters,
                           std::span<const RoutedParameter> routed);
 

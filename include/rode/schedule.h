@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learning-rate schedules: one multiplier for lr, lr_rho and lr_rest alike.
+// Learning-rate schedules: one multiplier for lr, lr_rho and lr_rest.
 //
 //   by step t = 0, 1, ..., T-1 with W warm-up steps:
 //     t <  W:  (t + 1) / W

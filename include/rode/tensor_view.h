@@ -27,7 +27,7 @@ class Shape {
   std::span<const std::int64_t> dims() const {
     return {dims_.data(), static_cast<std::size_t>(rank_)};
   }
-  std::int64_t numel() const;  // throws where the product leaves 64 bits
+  std::int64_t numel() const;  // throws if the product exceeds 64 bits
   bool operator==(const Shape& other) const;
 
  private:
@@ -37,7 +37,7 @@ class Shape {
 
 std::string to_string(const Shape& shape);  // "(768, 3072)"
 
-// Non-owning, trivially copyable. `data` may be null only where a function says so.
+// Non-owning, trivially copyable. `data` may be null only if a function says so.
 struct TensorView {
   void* data = nullptr;
   Shape shape;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that holds the version.
+// The only place that holds the version.
 #pragma once
 
 #define RODE_VERSION_MAJOR 0
@@ -9,7 +9,7 @@
 
 namespace rode {
 
-// The version the library was built as; compare with RODE_VERSION_STRING, the headers' own.
+// The version of the built library; compare with RODE_VERSION_STRING, that of the headers.
 const char* version();
 
 }  // namespace rode

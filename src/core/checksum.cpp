@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XXH3 through its header alone: neither the library nor what is built on it needs another one.
+// XXH3, header-only: neither the library nor its users need to link xxHash.
 #include "core/checksum.h"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksum that files carry in themselves: XXH3 with 128 bits, as 32 digits behind a tag.
+// The checksum inside our files: XXH3 with 128 bits, as 32 digits after a tag.
 //
-// Whatever the file, the sum is over all of its bytes with the 32 digits taken as zeros ('0'), so
-// that it may stand anywhere in them. The format is docs/files.md's.
+// In every file the sum covers all bytes, with the 32 digits taken as zeros ('0'), so that it may
+// be anywhere in the file. docs/files.md describes the format.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 
 namespace rode {
 
-// Long enough not to be met by chance. Found anywhere, it says that the file has a checksum: one
-// whose key was damaged is not mistaken for a file that never had one.
+// Long enough not to occur by chance. Wherever it is found, the file has a checksum: a file whose
+// key was damaged is not mistaken for one that never had a checksum.
 inline constexpr std::string_view kChecksumTag = "rode-xxh3-128:";
 inline constexpr std::size_t kChecksumDigits = 32;
 
-// XXH3-128 (seed 0) of bytes that come piece by piece.
+// XXH3-128 (seed 0) of bytes that arrive in pieces.
 class Checksum {
  public:
   Checksum();
@@ -40,13 +40,14 @@ class Checksum {
 // The tag and zeros, to be replaced by the digits once they are known.
 std::string checksum_placeholder();
 
-// Where the digits begin: behind the first tag of `text`. Nothing where it has none.
+// Where the digits begin: after the first tag in `text`. Empty if there is none.
 std::optional<std::size_t> find_checksum(std::string_view text);
 
-// The digits that belong into `bytes` at `at`. Where the file ends before, what is there of it.
+// The digits that belong at `at`: the hash of `bytes` with those digits as zeros. If the bytes end
+// within the digits, only those present count.
 std::string checksum_of(std::span<const std::byte> bytes, std::size_t at);
 
-// 64 bits of the same hash, of bytes that do not carry it.
+// 64 bits of the same hash, for bytes that do not contain it.
 std::uint64_t hash64(std::span<const std::byte> bytes);
 
 }  // namespace rode

@@ -70,7 +70,7 @@ std::string printable(std::string_view text) {
 
 Error file_error(std::string_view operation, std::string_view source, std::string_view what,
                  std::source_location where) {
-  // A path ends in what tells files apart, and comes from the user or the file system.
+  // Shown in full: paths differ at their end, and come from the user or the file system.
   constexpr std::size_t kLongestPath = 4096;
   return {ErrorKind::file, operation,
           fmt::format("file '{}': {}", escaped(source, kLongestPath), what), where};
@@ -111,7 +111,7 @@ FileMapping::FileMapping(const std::filesystem::path& path, std::string_view ope
                      "is not a regular file; expected a file that can be mapped; "
                      "copy its contents to a regular file");
   }
-  if (info.st_size == 0) return;  // an empty mapping is an error of mmap, but no error here
+  if (info.st_size == 0) return;  // mmap refuses to map an empty file
 
   const auto size = static_cast<std::size_t>(info.st_size);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -160,7 +160,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, std::string_view opera
                      "replace; choose another path");
   }
 
-  // A name of its own: the final one plus a suffix might exceed the longest name allowed.
+  // An independent name: the final one plus a suffix might exceed the longest name allowed.
   constexpr int kAttempts = 100;
   const auto stamp = std::chrono::steady_clock::now().time_since_epoch().count();
   for (int attempt = 0; file_.get() < 0; ++attempt) {
@@ -175,7 +175,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, std::string_view opera
       fail("a temporary file beside it cannot be created", errno);
     }
   }
-  // A replaced file keeps its permissions; where that is refused, the default ones are fine.
+  // A replaced file keeps its permissions; if that is refused, the default ones are fine.
   if (replaces) std::ignore = ::fchmod(file_.get(), old.st_mode & 07777U);
 }
 
@@ -218,7 +218,7 @@ void AtomicFile::commit() {
     fail("cannot be replaced", errno);
   }
   temporary_.clear();
-  // Some network file systems cannot synchronise a directory and say EINVAL.
+  // Some network file systems cannot sync a directory and return EINVAL.
   if (retry_interrupted([&] { return ::fsync(directory_.get()); }) != 0 && errno != EINVAL) {
     throw file_error(operation_, source_,
                      fmt::format("its directory cannot be synchronised ({}); the new file is "

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as read-only memory, replacement of a file in one step, and the text of file errors.
+// Files as read-only memory, atomic replacement of a file, and the text of file errors.
 #pragma once
 
 #include <cstddef>
@@ -48,14 +48,14 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   void reset(int fd);
-  bool close();  // false with errno set where the file system reports a late write error
+  bool close();  // false with errno set if the file system reports a late write error
 
  private:
   int fd_;
 };
 
-// A file that appears under its name only when complete. Destroyed before commit() has renamed
-// it, it removes its temporary file and leaves what was at `path`.
+// A file that appears under its name only when complete. If destroyed before commit() has renamed
+// it, it removes its temporary file and leaves the file at `path` unchanged.
 class AtomicFile {
  public:
   AtomicFile(const std::filesystem::path& path, std::string_view operation);
@@ -64,7 +64,7 @@ class AtomicFile {
   ~AtomicFile();
 
   void write(std::span<const std::byte> bytes);
-  // Over bytes that were written before.
+  // Overwrites bytes that were written before.
   void rewrite(std::uint64_t offset, std::span<const std::byte> bytes);
   void commit();
 
@@ -74,9 +74,9 @@ class AtomicFile {
   std::string operation_;
   std::string source_;     // the path as the caller wrote it
   std::string name_;       // the final name inside the directory
-  std::string temporary_;  // empty where there is nothing to remove
-  // Held open from the start: a directory that cannot be synchronised is found before anything
-  // is written, and a change of the working directory meanwhile does no harm.
+  std::string temporary_;  // empty if there is nothing to remove
+  // Held open from the start: a directory that cannot be synced is noticed before anything is
+  // written, and a change of the working directory in between does no harm.
   FileDescriptor directory_;
   FileDescriptor file_;
 };

@@ -10,7 +10,7 @@
 
 namespace rode {
 
-// The candidate with the fewest edits from `text`; empty if there is none with at most `most`.
+// The candidate with the fewest edits from `text`; empty if all need more than `most`.
 std::string nearest(std::string_view text, std::span<const std::string> candidates,
                     std::size_t most = std::numeric_limits<std::size_t>::max() - 1);
 

@@ -19,14 +19,14 @@ static_assert(sizeof(std::size_t) == 8, "offsets are 64 bits");
 
 inline constexpr std::string_view kOperation = "safetensors";
 inline constexpr std::string_view kMetadataKey = "__metadata__";
-// Of the metadata: the file's checksum (core/checksum.h). The first entry in files we write.
+// Metadata key of the file's checksum (core/checksum.h). The first entry in files we write.
 inline constexpr std::string_view kChecksumKey = "rode.checksum";
 inline constexpr std::size_t kLengthBytes = 8;
-inline constexpr std::size_t kAlignment = 8;  // of the data's beginning, in files we write
-// The limit of the format's own implementation: bounds what a hostile length can make us read.
+inline constexpr std::size_t kAlignment = 8;  // of the start of the data, in files we write
+// The limit of the format's own implementation: it bounds what a hostile length makes us read.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
-// Bytes of a tensor; nothing where 63 bits do not hold the number of elements or of bytes.
+// Bytes of a tensor; empty if the number of elements or of bytes exceeds 63 bits.
 // The product runs in the order of Shape::numel, which therefore cannot throw afterwards.
 inline std::optional<std::uint64_t> checked_bytes(std::span<const std::int64_t> dims, DType dtype) {
   std::int64_t count = 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses the JSON header of a safetensors file event by event, so that nothing hostile is built.
+// Parses the JSON header of a safetensors file event by event, so that hostile input builds
+// nothing.
 #include "core/safetensors_header.h"
 
 #include <limits>
@@ -20,8 +21,8 @@ constexpr std::string_view kKnownDTypes =
     "F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8 or BOOL";
 constexpr std::string_view kWriteAgain = "write the file again with a safetensors library";
 
-// Receives the JSON as events. Its grammar has a fixed depth, so the place alone tells what may
-// come next: nesting cannot grow, and no tree of hostile size is ever built.
+// Receives the JSON as events. The grammar has a fixed depth, so the place alone determines what
+// may come next: nesting cannot grow, and no tree of hostile size is ever built.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(std::string_view source, std::uint64_t data_bytes)
@@ -121,7 +122,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  // The parser's own text repeats the input; the position is what helps.
+  // The parser's own message repeats the input; only the position helps.
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::json::exception&) override {
     subject_ = "header";
@@ -203,7 +204,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       seen = &has_offsets_;
       place_ = Place::offsets;
     } else {
-      fail(fmt::format("has the field '{}'; expected dtype, shape and data_offsets alone",
+      fail(fmt::format("has the field '{}'; expected only dtype, shape and data_offsets",
                        printable(name)),
            kWriteAgain);
     }
@@ -211,7 +212,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     *seen = true;
   }
 
-  // Here and not field by field: the fields may come in any order.
+  // Checked here and not field by field: the fields may come in any order.
   void end_tensor() {
     if (!has_dtype_ || !has_shape_ || !has_offsets_) {
       fail(fmt::format("has no {}; expected dtype, shape and data_offsets",
@@ -222,19 +223,19 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     record_->begin = offsets_[0];
     record_->end = offsets_[1];
     if (record_->begin > record_->end) {
-      fail(fmt::format("data_offsets [{}, {}] run backwards; expected begin <= end", record_->begin,
+      fail(fmt::format("data_offsets [{}, {}] are reversed; expected begin <= end", record_->begin,
                        record_->end),
            kWriteAgain);
     }
     if (record_->end > data_bytes_) {
-      fail(fmt::format("data_offsets [{}, {}] leave the data; expected at most {} bytes",
+      fail(fmt::format("data_offsets [{}, {}] exceed the data; expected at most {} bytes",
                        record_->begin, record_->end, data_bytes_),
            "the file may be truncated: copy or save it again");
     }
     const auto bytes = checked_bytes(extents_, record_->dtype);
     const std::string form =
         fmt::format("shape {} of {}", to_string(record_->shape), to_string(record_->dtype));
-    if (!bytes) fail(form + " exceeds 63 bits of bytes; expected a smaller shape", kWriteAgain);
+    if (!bytes) fail(form + " exceeds 63 bits; expected a smaller shape", kWriteAgain);
     if (*bytes != record_->end - record_->begin) {
       fail(fmt::format("data_offsets [{}, {}] hold {} bytes; expected {} for {}", record_->begin,
                        record_->end, record_->end - record_->begin, *bytes, form),
@@ -261,14 +262,14 @@ Header parse_header(std::string_view json, std::uint64_t data_bytes, std::string
     return file_error(kOperation, source, fmt::format("header: {}; {}", what, kWriteAgain));
   };
   if (!json.starts_with('{')) {
-    throw refuse("does not begin with '{'; expected a JSON object without anything before it");
+    throw refuse("does not begin with '{'; expected a JSON object with nothing before it");
   }
-  // The JSON parser takes a NUL for the end of its input and would accept what follows.
+  // The JSON parser treats a NUL as the end of its input and would accept anything after it.
   if (json.find('\0') != std::string_view::npos) {
     throw refuse("has a NUL byte; expected a JSON object padded with spaces");
   }
   HeaderReader reader(source, data_bytes);
-  // Whatever is wrong, the reader throws; false would be a fault of the parser.
+  // The handler throws on every error; false would be a bug in the parser.
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {
     throw refuse("is not JSON; expected one JSON object in UTF-8");
   }

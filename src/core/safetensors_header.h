@@ -26,7 +26,7 @@ struct Header {
 };
 
 // Every record of the result lies inside the `data_bytes` of data and has the bytes of its shape
-// and dtype; that records leave no hole and do not overlap is for the caller to check. Throws
+// and dtype; the caller must check that records leave no holes and do not overlap. Throws
 // Error (kind file); `source` is the file's name in the message.
 Header parse_header(std::string_view json, std::uint64_t data_bytes, std::string_view source);
 

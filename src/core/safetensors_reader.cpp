@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens safetensors files and refuses everything that is not exactly one.
+// Opens safetensors files and refuses everything that is not a valid one.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -50,8 +50,8 @@ std::size_t header_length(std::span<const std::byte> file, std::string_view sour
   return length;
 }
 
-// Whether the file has a checksum, which is then right. Before anything else of the header is
-// looked at: what its damage makes of it would only mislead.
+// Whether the file has a checksum; throws if it is wrong. Called before the rest of the header is
+// read, because errors caused by the damage would only mislead.
 bool verify_checksum(std::span<const std::byte> file, std::size_t header_bytes,
                      std::string_view source) {
   const auto at = find_checksum(as_text(file.first(header_bytes)));
@@ -67,14 +67,14 @@ bool verify_checksum(std::span<const std::byte> file, std::size_t header_bytes,
                                expected, printable(found), kChecksumKey));
 }
 
-// Records in the order of their data, once it is sure that they cover it exactly.
+// Records in the order of their data, after checking that they cover it exactly.
 std::vector<RecordMap::const_pointer> in_data_order(const RecordMap& records,
                                                     std::uint64_t data_bytes,
                                                     std::string_view source) {
   std::vector<RecordMap::const_pointer> order;
   order.reserve(records.size());
   for (const auto& item : records) order.push_back(&item);
-  // By end too: a tensor without elements comes before the one that begins at the same place.
+  // Also by end: a tensor without elements comes before the one that begins at the same place.
   std::ranges::stable_sort(order, {}, [](RecordMap::const_pointer item) {
     return std::pair(item->second.begin, item->second.end);
   });
@@ -107,7 +107,7 @@ std::vector<RecordMap::const_pointer> in_data_order(const RecordMap& records,
   return order;
 }
 
-// A courtesy of an error message: bounded, as the names may be many, long and hostile.
+// Only a hint in an error message: bounded, because the names may be many, long and hostile.
 std::string nearest_name(std::string_view wanted, const std::vector<std::string>& names) {
   constexpr std::size_t kMostNames = 4096;
   constexpr std::size_t kLongestName = 256;
@@ -141,7 +141,7 @@ void SafetensorsFile::Contents::index(std::span<const std::byte> file) {
   const auto data = file.subspan(kLengthBytes + length);
   has_checksum = verify_checksum(file, kLengthBytes + length, source);
   Header header = parse_header(as_text(json), data.size(), source);
-  // It belongs to the bytes of this file, not to what a caller may write into another.
+  // It describes the bytes of this file, not what a caller may write into another.
   const auto entry = header.metadata.find(std::string(kChecksumKey));
   if (entry != header.metadata.end()) {
     if (!has_checksum) {
@@ -162,7 +162,7 @@ void SafetensorsFile::Contents::index(std::span<const std::byte> file) {
   metadata = std::move(header.metadata);
 }
 
-// Other writers align the data's beginning but may follow an odd number of bytes by floats, and
+// Other writers align the start of the data but may put floats after an odd number of bytes, and
 // old ones do not align at all. Tensors do not overlap, so copies never exceed the file's size.
 const void* SafetensorsFile::Contents::aligned(std::span<const std::byte> tensor, DType dtype) {
   alignas(std::max_align_t) static constexpr std::byte kNoElements{};

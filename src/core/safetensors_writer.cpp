@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays out named tensors as a safetensors file, in memory or replacing a file in one step.
+// Lays out named tensors as a safetensors file, in memory or atomically replacing a file.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -19,11 +19,11 @@ namespace {
 
 using namespace safetensors;
 
-// Everything that is checked and decided before the first byte is written.
+// Everything checked and decided before the first byte is written.
 struct Layout {
-  std::string header;                     // with its length in front, padded
-  std::vector<const TensorEntry*> order;  // as the data follow
-  std::vector<std::size_t> sizes;         // bytes, as `order`
+  std::string header;                     // preceded by its length, padded
+  std::vector<const TensorEntry*> order;  // order of the data
+  std::vector<std::size_t> sizes;         // bytes, in the same order
   std::size_t total = 0;                  // bytes of header and data
   std::size_t digits_at = 0;              // of the checksum, zeros until the data is known
 };
@@ -35,7 +35,7 @@ constexpr std::size_t kHashedBeside = std::size_t{1} << 20U;
   throw file_error(kOperation, source, fmt::format("tensor '{}': {}", printable(name), what));
 }
 
-// A JSON string; nothing where the text is not UTF-8, which JSON cannot carry.
+// A JSON string; empty if the text is not UTF-8, which JSON cannot represent.
 std::optional<std::string> quote(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
@@ -44,7 +44,7 @@ std::optional<std::string> quote(const std::string& text) {
   }
 }
 
-// The checksum first: it is what the first tag of the file belongs to.
+// The checksum comes first, so that the first tag in the file is its own.
 std::string metadata_object(const std::map<std::string, std::string>& metadata,
                             std::string_view source) {
   std::string out = fmt::format("\"{}\":\"{}\"", kChecksumKey, checksum_placeholder());
@@ -72,7 +72,7 @@ std::size_t checked_size(const TensorEntry& entry, std::string_view source) {
   const auto bytes = checked_bytes(entry.view.shape.dims(), entry.view.dtype);
   if (!bytes) {
     refuse(source, entry.name,
-           fmt::format("shape {} of {} exceeds 63 bits of bytes; expected a tensor in memory; "
+           fmt::format("shape {} of {} exceeds 63 bits; expected a tensor in memory; "
                        "correct the shape",
                        to_string(entry.view.shape), to_string(entry.view.dtype)));
   }
@@ -146,7 +146,7 @@ Layout plan(std::span<const TensorEntry> entries,
   return layout;
 }
 
-// Hands the file's bytes to `sink` piece by piece, zeros in the place of the checksum's digits.
+// Passes the file's bytes to `sink` in pieces, with zeros in place of the checksum's digits.
 template <typename Sink>
 void emit(const Layout& layout, Sink&& sink) {
   sink(std::as_bytes(std::span(layout.header)));
@@ -157,9 +157,9 @@ void emit(const Layout& layout, Sink&& sink) {
   }
 }
 
-// The digits, beside what the caller does until it asks for them: a hash is far faster than a disk,
-// and takes no time of a save where a second core is free. Where no thread can be had, it is
-// computed when it is asked for.
+// Computes the digits while the caller does other work: hashing is far faster than a disk, and adds
+// no time to a save if a second core is free. If no thread can be started, they are computed when
+// they are requested.
 std::future<std::string> digits_of(const Layout& layout) {
   const auto policy = layout.total < kHashedBeside ? std::launch::deferred
                                                    : std::launch::async | std::launch::deferred;
@@ -176,7 +176,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
                        const std::map<std::string, std::string>& metadata) {
   const Layout layout = plan(entries, metadata, path.string());
   AtomicFile file(path, kOperation);
-  auto hash = digits_of(layout);  // whose end is waited for where writing fails
+  auto hash = digits_of(layout);  // its destructor waits for the thread if writing fails
   emit(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
   const std::string digits = hash.get();
   file.rewrite(layout.digits_at, std::as_bytes(std::span(digits)));

@@ -14,14 +14,14 @@ namespace rode {
 Shape::Shape(std::span<const std::int64_t> dims) {
   if (dims.size() > static_cast<std::size_t>(kMaxRank)) {
     throw Error(ErrorKind::shape, "shape",
-                fmt::format("rank {} is more than the {} dimensions that are supported; "
+                fmt::format("rank {} exceeds the {} supported dimensions; "
                             "merge dimensions before stepping",
                             dims.size(), kMaxRank));
   }
   for (const std::int64_t d : dims) {
     if (d < 0) {
       throw Error(ErrorKind::shape, "shape",
-                  fmt::format("extent {} is negative; every extent must be 0 or more", d));
+                  fmt::format("extent {} is negative; expected 0 or more", d));
     }
     dims_[static_cast<std::size_t>(rank_++)] = d;
   }

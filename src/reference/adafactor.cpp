@@ -25,7 +25,7 @@ Stack stack_of(const Tensor& tensor) {
   return stack;
 }
 
-// g / sqrt(v) with v kept whole, for vectors.
+// g / sqrt(v) with the full v, for vectors.
 std::vector<double> plain_update(double decay, double eps, const Tensor& gradient, State& state) {
   std::vector<double>& v = entry(state, "exp_avg_sq", gradient.data.size()).data;
   std::vector<double> u(v.size());

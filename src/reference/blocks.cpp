@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a tensor into fan-out x fan-in matrices and puts them back.
+// Splits a tensor into fan-out x fan-in matrices and writes them back.
 #include "reference/blocks.h"
 
 #include <cstdint>
@@ -14,7 +14,7 @@ Matrix whole(const Tensor& tensor, bool in_out) {
   if (tensor.shape.size() < 2)
     throw Error(ErrorKind::shape, "reference",
                 "a tensor of rank " + std::to_string(tensor.shape.size()) +
-                    " came to a matrix rule; expected rank 2 or more; treat it as the rest");
+                    " is routed to a matrix rule; expected rank 2 or more; route it to the rest");
   std::size_t rest = 1;
   for (std::size_t d = 1; d < tensor.shape.size(); ++d)
     rest *= static_cast<std::size_t>(tensor.shape[d]);
@@ -70,7 +70,7 @@ Tensor& entry(State& state, const char* key, std::size_t elements) {
   const auto found = state.find(key);
   if (found == state.end() || found->second.data.size() != elements)
     throw Error(ErrorKind::state_mismatch, "reference",
-                "state '" + std::string(key) + "' is missing or has not " +
+                "state '" + std::string(key) + "' is missing or does not have " +
                     std::to_string(elements) + " elements; begin from initial_state()");
   return found->second;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrices a tensor stands for: flattened to two dimensions, turned to
-// fan-out x fan-in, and cut along fan-out.
+// The matrices of a tensor: flattened to two dimensions, transposed to fan-out x fan-in, and split
+// along fan-out.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ void join(const std::vector<Matrix>& blocks, const Treatment& treatment, Tensor&
 // A tensor of zeros in the same shape.
 Tensor zeros_like(const Tensor& tensor);
 
-// One value a block, as the scalar states are stored.
+// One value per block, as scalar state is stored.
 Tensor per_block(const std::vector<double>& values);
 
 // The one element of a scalar state such as "step".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lion: every weight moves by the rate, in the direction of an interpolated average.
+// Lion: every weight changes by the rate, in the direction of an interpolated average.
 #include "reference/blocks.h"
 #include "reference/rules.h"
 #include "reference/settings.h"

@@ -11,7 +11,7 @@
 namespace rode::reference {
 
 State mars_m_state(const Treatment& treatment, const Tensor& parameter) {
-  static_cast<void>(split(parameter, treatment));  // refuses what is not a matrix
+  static_cast<void>(split(parameter, treatment));  // throws if it is not a matrix
   return {{"momentum", zeros_like(parameter)}, {"previous_grad", zeros_like(parameter)}};
 }
 

@@ -15,8 +15,8 @@ void require(bool condition, const char* what) {
   if (!condition) throw Error(ErrorKind::shape, "reference matrix", what);
 }
 
-// One two-sided rotation in the plane (p, q) that makes a(p, q) zero; the same
-// rotation is gathered in the columns of v.
+// One two-sided rotation in the plane (p, q) that makes a(p, q) zero; the same rotation is
+// accumulated in the columns of v.
 void rotate(Matrix& a, Matrix& v, std::size_t p, std::size_t q) {
   const double ratio = (a(q, q) - a(p, p)) / (2.0 * a(p, q));
   // The smaller root of t^2 + 2 ratio t - 1 = 0: an angle of at most 45 degrees.
@@ -94,7 +94,7 @@ double inner(const Matrix& a, const Matrix& b) {
 double norm(const Matrix& a) { return std::sqrt(inner(a, a)); }
 
 Matrix orthogonal_factor(const Matrix& a) {
-  require(a.rows == a.cols, "the orthogonal factor is taken of square matrices only");
+  require(a.rows == a.cols, "the orthogonal factor needs a square matrix");
   const std::size_t n = a.rows;
   Matrix r = a;
   std::vector<std::vector<double>> reflectors;  // unit vectors; empty: no reflection
@@ -130,11 +130,11 @@ Matrix orthogonal_factor(const Matrix& a) {
 }
 
 Matrix eigenvectors(const Matrix& symmetric) {
-  require(symmetric.rows == symmetric.cols, "eigenvectors are taken of square matrices only");
+  require(symmetric.rows == symmetric.cols, "eigenvectors need a square matrix");
   const std::size_t n = symmetric.rows;
   Matrix a = symmetric, v = identity(n);
   const double negligible = 1e-20 * norm(a);
-  constexpr int kMostSweeps = 60;  // convergence is quadratic: ten are usual
+  constexpr int kMostSweeps = 60;  // convergence is quadratic: ten are typical
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     double largest = 0.0;
     for (std::size_t p = 0; p < n; ++p) {

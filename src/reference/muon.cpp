@@ -60,7 +60,7 @@ void muon_step(const Settings& settings, const Treatment& treatment, Rates rates
     double radius = 0.0;
     if (constraint != "none") {
       radius = entry(state, "radius", weights.size()).data[k];
-      if (radius == 0.0) continue;  // a sphere of radius zero: nothing can move
+      if (radius == 0.0) continue;  // a sphere of radius zero: nothing can change
     }
     if (constraint == "hyperball") {
       w = scale(radius, unit(combine(1.0, w, -rates.lr * radius, unit(o))));

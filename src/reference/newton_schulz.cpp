@@ -36,8 +36,8 @@ std::string coefficient_set(const Settings& settings) {
 }
 
 Matrix newton_schulz_step(const Matrix& x, const Quintic& p) {
-  // The polynomial is odd, so it commutes with transposition; the Gram matrix is
-  // taken on the short side only because it is smaller.
+  // The polynomial is odd, so it commutes with transposition; the short side is used only because
+  // its Gram matrix is smaller.
   if (x.rows < x.cols) return transpose(newton_schulz_step(transpose(x), p));
   const Matrix gram = multiply(transpose(x), x);
   const Matrix inside = combine(p.b, gram, p.c, multiply(gram, gram));

@@ -17,8 +17,8 @@ struct Quintic {
 // The triple of iteration k; past the end of a set its last one repeats.
 Quintic quintic(const std::string& coefficients, std::int64_t k);
 
-// What the Frobenius-normalised start is divided by, beside its norm: Polar
-// Express was fitted with a margin of 2 %.
+// An additional divisor of the Frobenius-normalised start: Polar Express was fitted with a margin
+// of 2 %.
 double margin(const std::string& coefficients);
 
 // The option `coefficients`, checked.

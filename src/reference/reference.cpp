@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the rule by the optimizer's name and by how the parameter is treated.
+// Selects the rule by the optimizer's name and the parameter's treatment.
 #include "reference/reference.h"
 
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace rode::reference {
 namespace {
 
-// Optimizers that step everything by one rule, whatever its shape.
+// Optimizers with one rule for all shapes.
 struct SameRule {
   State (*state)(const Tensor& parameter);
   void (*step)(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
@@ -24,8 +24,8 @@ const std::map<std::string, SameRule> kSameRule = {
     {"sgd", {sgd_state, sgd_step}},
 };
 
-// Optimizers with a rule for matrices; the rest is AdamW's. The names of a family differ in
-// their settings only.
+// Optimizers with a rule for matrices; AdamW updates the rest. The names of a family differ only in
+// their settings.
 enum class MatrixRule { rode, muon, soap, mars_m };
 const std::map<std::string, MatrixRule> kMatrixRules = {
     {"rode", MatrixRule::rode}, {"rode-snr", MatrixRule::rode}, {"rode-fixed", MatrixRule::rode},
@@ -44,7 +44,7 @@ MatrixRule matrix_rule(const std::string& optimizer) {
 Rates rates_of(const Settings& settings, const Treatment& treatment, double multiplier) {
   if (treatment.matrix)
     return {number(settings, "lr") * multiplier, number_or(settings, "weight_decay", 0)};
-  // Where lr_rest may be unset, it is lr.
+  // An unset lr_rest means lr.
   const bool shared = !settings.contains("lr_rest");
   return {number(settings, shared ? "lr" : "lr_rest") * multiplier,
           number(settings, "weight_decay_rest")};
@@ -56,7 +56,7 @@ void check_shape(const Tensor& tensor, const std::string& what) {
   if (static_cast<std::size_t>(elements) != tensor.data.size())
     throw Error(ErrorKind::shape, "reference",
                 "the " + what + " has " + std::to_string(tensor.data.size()) +
-                    " elements; expected " + std::to_string(elements) + " by its shape");
+                    " elements; expected " + std::to_string(elements) + " from its shape");
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ std::vector<Diagnostics> step(const std::string& optimizer, const Settings& sett
   check_shape(parameter, "parameter");
   check_shape(gradient, "gradient");
   if (gradient.shape != parameter.shape)
-    throw Error(ErrorKind::shape, "reference", "the gradient's shape is not the parameter's");
+    throw Error(ErrorKind::shape, "reference", "the gradient's shape differs from the parameter's");
   const Rates rates = rates_of(settings, treatment, multiplier);
   const auto same = kSameRule.find(optimizer);
   if (same != kSameRule.end()) {

@@ -22,17 +22,17 @@ using State = std::map<std::string, Tensor>;
 
 // The options of one optimizer as text, keyed as on the command line
 // ("lr" -> "1.206e-3", "reproject" -> "guarded", "betas" -> "0.9,0.95").
-// Every key the rule knows must be present: defaults are the caller's.
+// Every key that the rule knows must be present: the caller supplies defaults.
 using Settings = std::map<std::string, std::string>;
 
 // How the parameter is treated; decided by the caller's routing.
 struct Treatment {
-  bool matrix = true;                // matrix rule, or the rest's rule
+  bool matrix = true;                // matrix rule, or the rule of the rest
   bool in_out = false;               // stored as fan-in x fan-out (Conv1D of GPT-2)
   std::vector<std::int64_t> blocks;  // sizes along fan-out; empty: one block
 };
 
-struct Diagnostics {  // RODE only, one entry a block
+struct Diagnostics {  // RODE only, one entry per block
   double rho = 0, rho_next = 0, s = 0, q = 0, theta = 0, gamma = 1, m_norm = 0;
 };
 

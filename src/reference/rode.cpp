@@ -41,8 +41,8 @@ Options read(const Settings& settings, double multiplier) {
   return o;
 }
 
-// What one block remembers beside its buffer. Where an option is off, its
-// entries stay at zero and are never written back.
+// The state of one block besides its buffer. If an option is off, its entries stay at zero and are
+// never written back.
 struct Scalars {
   double snr_norm = 0, radius = 0, average = 0, average_sq = 0, steps = 0;
 };
@@ -50,8 +50,8 @@ struct Scalars {
 // P(X) = X - <X, U> U.
 Matrix project(const Matrix& x, const Matrix& u) { return combine(1.0, x, -inner(x, u), u); }
 
-// Items 5 and 6: the conditioned tangent kernel of a start that is not zero.
-Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
+// Items 5 and 6: the conditioned tangent iterate of a start that is not zero.
+Matrix conditioned(const Options& o, const Matrix& start, const Matrix& u) {
   Matrix x = scale(1.0 / norm(start), start);
   if (o.conditioner == "none") return x;
   x = scale(1.0 / margin(o.coefficients), x);
@@ -61,8 +61,8 @@ Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
     if (o.reproject == "final" && !last) continue;
     const double t = inner(x, u);
     x = combine(1.0, x, -t, u);
-    // The quintic leads every singular value up to 1.25 below 1.2024; taking t U
-    // away can add |t| to it. Back below 1.25, the next step is safe again.
+    // The quintic maps every singular value up to 1.25 below 1.2024; subtracting t U can add |t| to
+    // it. Once it is back below 1.25, the next step is safe again.
     if (o.reproject == "guarded" && !last)
       x = scale(std::min(1.0, 1.25 / (1.2024 + std::abs(t))), x);
   }
@@ -72,7 +72,7 @@ Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
 // Item 3 and its two variants.
 double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
   if (o.radius == "fixed") {
-    // Stored while the matrix was still zero: there was no radius to keep then.
+    // Stored while the matrix was still zero: there was no radius to keep.
     if (scalars.radius <= o.eps) scalars.radius = rho;
     return scalars.radius;
   }
@@ -88,11 +88,11 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
                        Scalars& scalars) {
   Diagnostics d;
   d.rho = d.rho_next = norm(w);
-  if (d.rho <= o.eps) {  // no direction to speak of: held, the buffer still gathers
+  if (d.rho <= o.eps) {  // no direction: the matrix is held, the buffer still accumulates
     buffer = combine(o.beta, buffer, 1.0, g);
     return d;
   }
-  scalars.steps += 1.0;                    // of the averages, which a held step leaves alone
+  scalars.steps += 1.0;                    // of the averages, which a held step leaves unchanged
   const Matrix u = scale(1.0 / d.rho, w);  // 1
   buffer = combine(o.beta, project(buffer, u), 1.0, g);  // 2
   d.s = inner(buffer, u);                                // 3
@@ -108,7 +108,7 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   Matrix u_next = u;
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
   if (o.direction != "fixed" && norm(start) > o.eps_ns) {
-    const Matrix q = kernel(o, start, u);  // 5, 6
+    const Matrix q = conditioned(o, start, u);  // 5, 6
     d.q = norm(q);
     if (d.q != 0.0) {  // 7; NaN passes through
       const Matrix direction = scale(1.0 / d.q, q);

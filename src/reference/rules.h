@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules behind reference.h, one pair of functions an optimizer.
+// The rules behind reference.h, one pair of functions per optimizer.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace rode::reference {
 
-// The rate and decay a rule uses: the matrices' or the rest's, the schedule's
-// multiplier already in `lr`.
+// The rate and decay that a rule uses, of the matrices or of the rest; `lr` includes the schedule's
+// multiplier.
 struct Rates {
   double lr = 0, weight_decay = 0;
 };

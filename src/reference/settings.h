@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads options out of their text; every failure names the key and the value.
+// Parses options; every error names the key and the value.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +79,7 @@ inline std::string choice(const Settings& settings, const std::string& key,
   return value;
 }
 
-// Exactly `count` numbers between commas.
+// Exactly `count` comma-separated numbers.
 inline std::vector<double> numbers(const Settings& settings, const std::string& key,
                                    std::size_t count) {
   const std::string& whole = text(settings, key);
@@ -91,7 +91,7 @@ inline std::vector<double> numbers(const Settings& settings, const std::string& 
     std::string_view word = rest.substr(0, comma);
     while (!word.empty() && word.front() == ' ') word.remove_prefix(1);
     while (!word.empty() && word.back() == ' ') word.remove_suffix(1);
-    values.push_back(detail::parse<double>(key, word, "numbers between commas"));
+    values.push_back(detail::parse<double>(key, word, "comma-separated numbers"));
     if (more) rest.remove_prefix(comma + 1);
   }
   if (values.size() != count) refuse(key, whole, std::to_string(count) + " numbers");

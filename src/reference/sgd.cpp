@@ -16,7 +16,7 @@ void sgd_step(const Settings& settings, Rates rates, Tensor& parameter, const Te
   std::vector<double>& b = entry(state, "momentum", parameter.data.size()).data;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const double g = uphill * gradient.data[i] + rates.weight_decay * parameter.data[i];
-    if (mu == 0.0) {  // no momentum, no buffer: it is left as it was found
+    if (mu == 0.0) {  // no momentum: the buffer is left unchanged
       parameter.data[i] -= rates.lr * g;
       continue;
     }

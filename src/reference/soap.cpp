@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SOAP: Adam in the eigenbases of one Gram matrix a tensor mode.
+// SOAP: Adam in the eigenbases of one Gram matrix per tensor mode.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -21,7 +21,7 @@ std::size_t extent(const Tensor& tensor, std::size_t mode) {
   return static_cast<std::size_t>(tensor.shape[mode]);
 }
 
-// The tensor with `mode` brought to the front, the others in order behind it.
+// The tensor with `mode` moved to the front, the others after it in order.
 Matrix unfold(const Tensor& tensor, std::size_t mode) {
   std::size_t before = 1, after = 1;
   for (std::size_t d = 0; d < mode; ++d) before *= extent(tensor, d);
@@ -56,7 +56,7 @@ std::vector<std::size_t> preconditioned_modes(const Settings& settings, const Te
   if (tensor.shape.size() < 2)
     throw Error(ErrorKind::shape, "reference soap",
                 "a tensor of rank " + std::to_string(tensor.shape.size()) +
-                    " came to the matrix rule; expected rank 2 or more; treat it as the rest");
+                    " is routed to the matrix rule; expected rank 2 or more; route it to the rest");
   for (const char* key : {"merge_dims", "precondition_1d", "normalize_grads"})
     if (settings.contains(key) && flag(settings, key)) refuse(key, "true", "false");
   const std::int64_t most = integer(settings, "max_precond_dim", 0);
@@ -66,7 +66,7 @@ std::vector<std::size_t> preconditioned_modes(const Settings& settings, const Te
   return modes;
 }
 
-// Multiplies every preconditioned mode by its basis, transposed to go in.
+// Multiplies every preconditioned mode by its basis, transposed to enter it.
 Tensor rotate(Tensor tensor, const std::vector<std::size_t>& modes, State& state, bool into) {
   for (std::size_t mode : modes) {
     const Matrix q = load(state, mode_key("basis", mode), extent(tensor, mode));
@@ -85,9 +85,9 @@ void update_grams(double beta, const Tensor& gradient, const std::vector<std::si
   }
 }
 
-// One power iteration a mode: columns by estimated eigenvalue, then qr(gram Q).
-// The second moment follows the order of the columns; the first is turned from
-// the old basis into the new one.
+// One power iteration per mode: columns by estimated eigenvalue, then qr(gram Q).
+// The second moment follows the order of the columns; the first is rotated from the old basis into
+// the new one.
 void refresh_bases(const std::vector<std::size_t>& modes, State& state) {
   Tensor& exp_avg = state["exp_avg"];
   Tensor& exp_avg_sq = state["exp_avg_sq"];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // After the first step nothing is allocated: every allocation of the process is counted.
 //
-// A program of its own, because it replaces malloc. operator new goes through malloc, and so
+// A separate program, because it replaces malloc. operator new goes through malloc, and so
 // do the BLAS and the runtime.
 #include <atomic>
 #include <cerrno>
@@ -38,7 +38,7 @@ std::atomic<long> g_allocations{0};
 }  // namespace
 
 #if RODE_COUNTS_ALLOCATIONS
-// glibc's own entries, which its malloc and free are aliases of.
+// glibc's own entry points, of which its malloc and free are aliases.
 extern "C" {
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);
@@ -83,7 +83,7 @@ using test::Model;
 class Allocation : public test::EveryVariant {
  protected:
   void SetUp() override {
-    RODE_CPU_ONLY("it counts malloc; cuda_graph_test.cpp watches the device's memory");
+    RODE_CPU_ONLY("counts malloc; cuda_graph_test.cpp watches the device's memory");
     if (!RODE_COUNTS_ALLOCATIONS) {
       GTEST_SKIP() << "the sanitizer (or the C library) has a malloc that cannot be replaced";
     }

@@ -102,7 +102,7 @@ TEST(CheckpointRefusal, AnotherVariantsStateIsRefusedByTheKeyThatDiffers) {
   refused(RodeOptions{.radius = Radius::fixed}, model, RodeOptions{}, model, {"radius"});
 }
 
-// Both keep one `momentum` a matrix, but not the same one.
+// Both keep one `momentum` per matrix, but with different meanings.
 TEST(CheckpointRefusal, AnotherOptimizersStateIsRefusedEvenWithTheSameKeys) {
   const auto model = test::small_model();
   refused(MuonOptions{}, model, RodeOptions{}, model, {"muon", "rode"});

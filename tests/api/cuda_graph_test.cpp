@@ -27,7 +27,7 @@ using test::Stream;
 class CudaGraph : public test::EveryVariant {
  protected:
   void SetUp() override {
-    RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+    RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
     if (GetParam().method.name() == "soap") GTEST_SKIP() << "SOAP's step is not capturable";
   }
 };
@@ -76,7 +76,7 @@ TEST_P(CudaGraph, MultiplierAndRatesOfReplaysAreTheOnesSetLast) {
   captured.replay();
   captured.replay();
   captured.optimizer->set_option(0, "lr", 0.01);
-  captured.optimizer->step(0.5);  // brings the option to the device
+  captured.optimizer->step(0.5);  // sends the option to the device
   captured.replay();
   expect_same_outcome(captured, direct);
 }
@@ -142,7 +142,7 @@ TEST_P(CudaGraph, StepsMoveToAnotherStreamAfterThoseEnqueuedBefore) {
   expect_same_outcome(moving, still);
 }
 
-// A stream that waits for the host until it is told to go on, or for ten seconds.
+// A stream that waits until the host releases it, or for ten seconds.
 class Gate {
  public:
   explicit Gate(const Stream& stream) {
@@ -202,10 +202,10 @@ TEST_P(CudaGraph, ACaptureBeforeTheFirstStepAndAMultiplierInsideOneAreRefused) {
   EXPECT_EQ(run.optimizer->steps_done(), 2);
 }
 
-constexpr const char* kTables[] = {"rode", "adamw", "adafactor"};  // each has tables of its own
+constexpr const char* kTables[] = {"rode", "adamw", "adafactor"};  // each has its own tables
 
 TEST(CudaGraphBinding, OptionsOfReplaysAreThoseOfTheCaptureOrSentSince) {
-  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
   const Stream stream;
   for (const char* name : kTables) {
     SCOPED_TRACE(name);
@@ -231,9 +231,9 @@ TEST(CudaGraphBinding, OptionsOfReplaysAreThoseOfTheCaptureOrSentSince) {
   }
 }
 
-// As a framework does it: gradients are made anew in the capture, and by every step outside.
+// As a framework does it: gradients are allocated again in the capture, and by every step outside.
 TEST(CudaGraphBinding, GradientsOfReplaysAreThoseOfTheCapture) {
-  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
   const Stream stream;
   for (const char* name : kTables) {
     SCOPED_TRACE(name);
@@ -257,7 +257,7 @@ TEST(CudaGraphBinding, GradientsOfReplaysAreThoseOfTheCapture) {
 }
 
 TEST(CudaGraphBinding, TheCapturedStreamMayBeAnotherThanThatOfTheStepsBefore) {
-  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
   const Stream first, second;
   for (const char* name : kTables) {
     SCOPED_TRACE(name);
@@ -275,7 +275,7 @@ TEST(CudaGraphBinding, TheCapturedStreamMayBeAnotherThanThatOfTheStepsBefore) {
 }
 
 TEST(CudaGraphBinding, AStreamThatIsBeingCapturedIsNotLeft) {
-  RODE_CUDA_ONLY("graphs are the GPU's; run with --backend cuda");
+  RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
   const Stream first, second;
   OnStream run(Method::by_name("rode"), first);
   run.draw(0);

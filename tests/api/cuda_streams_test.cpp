@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers beside each other: their kernels compete for the device, and some of them wait for
+// Optimizers that run concurrently: their kernels compete for the device, and some of them wait for
 // other blocks of their own launch.
 #include <thread>
 #include <vector>
@@ -21,8 +21,8 @@ using test::Spec;
 
 constexpr int kSteps = 40;
 
-// On an H200 products of either fill the device: tiles of the first are held until their matrix's
-// sum is known, those of the second are reprojected behind the products.
+// On an H200 the products of either fill the device: tiles of the first are held until the sum of
+// their matrix is known, those of the second are reprojected after the products.
 const std::vector<Spec> kHeld = {{"h.0.weight", {2048, 1536}}, {"bias", {40000}}};
 const std::vector<Spec> kBehind = {{"h.0.weight", {8960, 1536}}, {"h.1.weight", {1536, 1536}}};
 
@@ -35,7 +35,7 @@ void repeat(OnStream& run, bool replayed) {
   for (int t = 0; t < kSteps; ++t) replayed ? run.replay() : run.optimizer->step();
 }
 
-// Two threads, two streams: each optimizer does what it does alone.
+// Two threads, two streams: each optimizer gives the same result as alone.
 void expect_undisturbed(const Run& one, const Run& other, bool replayed) {
   const Stream first, second;
   OnStream a(one.method, first, DType::f32, one.specs);
@@ -61,7 +61,7 @@ void expect_undisturbed(const Run& one, const Run& other, bool replayed) {
 }
 
 TEST(CudaStreams, TwoOptimizersOnTwoStreamsDoNotDisturbEachOther) {
-  RODE_CUDA_ONLY("streams are the GPU's; run with --backend cuda");
+  RODE_CUDA_ONLY("streams need a GPU; run with --backend cuda");
   const Method rode = Method::by_name("rode"), muon = Method::by_name("muon-rms");
   for (const bool replayed : {false, true}) {
     SCOPED_TRACE(replayed ? "replayed" : "stepped");

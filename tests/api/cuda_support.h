@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizers on CUDA streams of their own, by the CUDA runtime itself.
+// Optimizers on their own CUDA streams, using the CUDA runtime directly.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Large enough for several chunks and tiles, beside the small ones.
+// Large enough for several tiles, besides the small ones.
 inline std::vector<Spec> stream_specs() {
   std::vector<Spec> all = small_model();
   all.push_back({"h.2.weight", {256, 160}});

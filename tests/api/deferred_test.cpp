@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are only enqueued: what the caller learns, when, and that looking changes nothing.
+// Steps that are only enqueued: what the caller learns and when, and that reading changes nothing.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -39,7 +39,7 @@ class Enqueued {
     optimizer.emplace(parameters, method, Routing{}, std::move(engine));
   }
 
-  // Enqueues a step with the gradients of draw t, one element of parameter `bad` not a number.
+  // Enqueues a step with the gradients of draw t, with one NaN in parameter `bad`.
   void step(int t, std::optional<std::size_t> bad = {}, double multiplier = 1) {
     model_.draw(t);
     if (bad) model_.grad(*bad).set(model_.grad(*bad).count() - 1, kNaN);
@@ -67,7 +67,7 @@ void expect_same_outcome(Enqueued& a, Enqueued& b) {
   EXPECT_EQ(a.optimizer->metadata(), b.optimizer->metadata());
 }
 
-// What the same step says on the CPU.
+// The error of the same step on the CPU.
 std::string error_on_the_cpu(const Method& method, std::size_t bad) {
   Model model;
   rode::Optimizer optimizer(model.parameters(), method);
@@ -83,7 +83,7 @@ std::string error_on_the_cpu(const Method& method, std::size_t bad) {
 
 class Deferred : public test::EveryVariant {
  protected:
-  void SetUp() override { RODE_CUDA_ONLY("a step of the CPU is done when it returns"); }
+  void SetUp() override { RODE_CUDA_ONLY("a CPU step is complete when it returns"); }
 };
 INSTANTIATE_TEST_SUITE_P(Optimizers, Deferred, ::testing::ValuesIn(test::variants()),
                          test::variant_name);
@@ -100,11 +100,11 @@ TEST_P(Deferred, ABadGradientIsToldByCheckInTheWordsOfTheCpuAndHasChangedNothing
     expect_same(test::state_of(*run.optimizer), state);
     expect_error([&] { run.optimizer->check(); }, ErrorKind::non_finite,
                  {error_on_the_cpu(GetParam().method, bad)});
-    EXPECT_NO_THROW(run.optimizer->check());  // told once
+    EXPECT_NO_THROW(run.optimizer->check());  // reported once
   }
 }
 
-// With stochastic rounding: the random stream counts performed steps, as the CPU's does.
+// With stochastic rounding: the random sequence depends on the performed steps, as on the CPU.
 TEST_P(Deferred, RefusedStepsInBetweenLeaveNoTrace) {
   const Method method = GetParam().method.with({{"rounding", "stochastic"}});
   Enqueued plain(method, {}, DType::bf16), refused(method, {}, DType::bf16);
@@ -143,7 +143,7 @@ TEST_P(Deferred, LoadedStateCountsOnFromItsStep) {
   const Method method = GetParam().method.with({{"rounding", "stochastic"}});
   Enqueued whole(method, {}, DType::bf16), resumed(method, {}, DType::bf16);
   for (int t = 0; t < 3; ++t) whole.step(t);
-  for (int t = 0; t < 3; ++t) resumed.step(t);  // for the weights alone
+  for (int t = 0; t < 3; ++t) resumed.step(t);  // only for the weights
   const auto file = SafetensorsFile::parse(
       serialize_safetensors(whole.optimizer->state(), whole.optimizer->metadata()), "saved");
   resumed.step(7, 1);
@@ -159,13 +159,13 @@ TEST_P(Deferred, LoadedStateCountsOnFromItsStep) {
 }
 
 TEST(DeferredSteps, SkippedParametersAreToldOfTheLastStepAndTheStepCounts) {
-  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  RODE_CUDA_ONLY("a CPU step is complete when it returns");
   std::vector<std::string> heard;
   Enqueued run(RodeOptions{}, {.on_non_finite = OnBadGradient::skip,
                                .notify = [&](std::string_view text) { heard.emplace_back(text); }});
   run.step(0);
   run.step(1, 1);
-  EXPECT_TRUE(heard.empty()) << "nobody has looked yet";
+  EXPECT_TRUE(heard.empty()) << "nothing has been read yet";
   EXPECT_EQ(run.optimizer->skipped(), std::vector<std::string>{"h.1.weight"});
   ASSERT_EQ(heard.size(), 1U);
   EXPECT_NE(heard[0].find("'h.1.weight'"), std::string::npos);
@@ -176,9 +176,9 @@ TEST(DeferredSteps, SkippedParametersAreToldOfTheLastStepAndTheStepCounts) {
   EXPECT_NO_THROW(run.optimizer->check());
 }
 
-// The step after it is refused, or leaves the parameter out: its own sums are gone by then.
+// The next step is refused, or skips the parameter: the step's own sums are gone by then.
 TEST(DeferredSteps, ThatSpoiledTheWeightsAreToldThoughALaterOneHidesIt) {
-  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  RODE_CUDA_ONLY("a CPU step is complete when it returns");
   const std::vector<Method> methods{AdamWOptions{}, AdEMAMixOptions{}, AdafactorOptions{},
                                     SgdOptions{},   SoapOptions{},     MuonOptions{}};
   for (const Method& method : methods) {
@@ -191,7 +191,7 @@ TEST(DeferredSteps, ThatSpoiledTheWeightsAreToldThoughALaterOneHidesIt) {
       run.step(2, 0);
       expect_error([&] { run.optimizer->check(); }, ErrorKind::non_finite,
                    {"before the last", "'w'", "has changed", "restore a checkpoint"});
-      EXPECT_NO_THROW(run.optimizer->check());  // told once
+      EXPECT_NO_THROW(run.optimizer->check());  // reported once
       const bool refuse = policy == OnBadGradient::refuse;
       EXPECT_EQ(run.optimizer->refused_steps(), refuse ? 1 : 0);
       EXPECT_EQ(run.optimizer->steps_done(), refuse ? 2 : 3);
@@ -200,7 +200,7 @@ TEST(DeferredSteps, ThatSpoiledTheWeightsAreToldThoughALaterOneHidesIt) {
 }
 
 TEST(DeferredSteps, WhatTheHostKnowsIsThrownAtOnce) {
-  RODE_CUDA_ONLY("a step of the CPU is done when it returns");
+  RODE_CUDA_ONLY("a CPU step is complete when it returns");
   Enqueued run(RodeOptions{});
   run.step(0);
   const auto weights = run.weights();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// No step ends without an error where weights are not finite, whoever brought the NaN or Inf.
+// Every step reports weights that are not finite, wherever the NaN or Inf came from.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -71,7 +71,7 @@ TEST_P(Finite, WeightsThatAreNotAreAnErrorThatNamesThemWhateverIsSkipped) {
         EXPECT_EQ(error.kind(), ErrorKind::non_finite) << text;
         EXPECT_NE(text.find("'" + specs[p].name + "'"), std::string_view::npos) << text;
         EXPECT_NE(text.find("restore a checkpoint"), std::string_view::npos) << text;
-        const bool matrix = p < 2;  // the others are the rest's
+        const bool matrix = p < 2;  // the others belong to the rest
         EXPECT_EQ(error.changed(), !(matrix && measures_weights(GetParam().method))) << text;
         EXPECT_EQ(text.find("nothing was changed") == std::string_view::npos, error.changed())
             << text;
@@ -80,13 +80,13 @@ TEST_P(Finite, WeightsThatAreNotAreAnErrorThatNamesThemWhateverIsSkipped) {
         EXPECT_EQ(optimizer.refused_steps(), error.changed() ? 0 : 1);
         if (!error.changed()) expect_same(Snapshot(model, optimizer), before);
       }
-      EXPECT_NO_THROW(optimizer.check());  // told once
+      EXPECT_NO_THROW(optimizer.check());  // reported once
       EXPECT_THROW(optimizer.step(), Error) << "and again at every step";
     }
   }
 }
 
-// Gradients against the weights: those grow, as far as the rule lets them.
+// Gradients opposite to the weights, which grow as far as the rule lets them.
 TEST_P(Finite, AStepThatOverflowsIsAnErrorThatNamesTheParameter) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Model model({{"h.0.weight", {12, 8}}, {"h.1.weight", {8, 20}}}, dtype);
@@ -99,7 +99,7 @@ TEST_P(Finite, AStepThatOverflowsIsAnErrorThatNamesTheParameter) {
       }
     }
     const auto two_steps = [&] {
-      for (int t = 0; t < 2; ++t) optimizer.step(1e30);  // SOAP's first changes no weight
+      for (int t = 0; t < 2; ++t) optimizer.step(1e30);  // SOAP's first step changes no weight
     };
     if (is_bounded(method)) {
       EXPECT_NO_THROW(two_steps());
@@ -120,7 +120,7 @@ TEST_P(Finite, AStepThatOverflowsIsAnErrorThatNamesTheParameter) {
   }
 }
 
-// fp32 still holds the result, bf16 does not.
+// The result fits fp32 but not bf16.
 TEST(FiniteWeights, OverflowInRoundingToBf16IsNoticed) {
   for (const char* rounding : {"nearest", "stochastic", "exact"}) {
     SCOPED_TRACE(rounding);
@@ -141,7 +141,7 @@ TEST(FiniteWeights, OverflowInRoundingToBf16IsNoticed) {
   }
 }
 
-// What came through `state_memory` was never looked at.
+// State that came through `state_memory` was never checked.
 TEST(FiniteWeights, NoStateHoweverDamagedSpoilsThemInSilence) {
   for (const test::Variant& variant : test::variants()) {
     Model probe;
@@ -176,7 +176,7 @@ TEST(FiniteWeights, NoStateHoweverDamagedSpoilsThemInSilence) {
         }
       }
       EXPECT_TRUE(error || finite(model));
-      // A sign is finite whatever it is taken of: that must not hide what the state holds.
+      // The sign of a non-finite number is finite: that must not hide bad state.
       if (variant.method.name() == "lion") {
         EXPECT_TRUE(error);
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Construction, groups, live options and memory that moves between steps.
+// Construction, parameter groups, live options and memory that moves between steps.
 #include <cstddef>
 #include <set>
 #include <vector>
@@ -59,9 +59,9 @@ TEST(Construction, RefusesNegativeThreads) {
 TEST(Construction, RefusesADeviceThatIsNotThere) {
   try {
     make_cuda_backend({});
-    GTEST_SKIP() << "the device is there";
+    GTEST_SKIP() << "the device exists";
   } catch (const Error&) {
-    // The case wanted.
+    // The intended case.
   }
   Model model;
   expect_error(
@@ -175,7 +175,7 @@ TEST(Groups, OptionsOfOneLeaveTheOthersAlone) {
 
 TEST(LiveOptions, TakeEffectAtTheNextStepAsInANewOptimizerWithThisState) {
   const test::TemporaryDirectory directory;
-  // Bounds that are not reached here, and rates of what stands still.
+  // Bounds that are not reached here, and rates of parameters that do not change.
   const std::set<std::string> silent{"snr_min", "floor", "eps_ns"};
   for (const OptimizerInfo& info : list_optimizers()) {
     for (const OptionInfo& option : info.options) {

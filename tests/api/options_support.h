@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of a method, and for every option a valid value that is not the default, with the
-// options it needs beside it.
+// other options that it requires.
 #pragma once
 
 #include <map>

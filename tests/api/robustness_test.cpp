@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values from outside that no honest run produces: damaged state, tied gradients, overflow.
+// Values that no normal run produces: damaged state, tied gradients, overflow.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -81,7 +81,7 @@ TEST(DamagedState, OneGroupsStateIsNotTakenForAnothers) {
                ErrorKind::state_mismatch, {"'rode,muon'", "'muon,rode'"});
 }
 
-// A weight of two names: whichever entry brings the gradient, it is used.
+// A weight with two names: the gradient is used whichever entry it comes with.
 TEST(TiedWeights, TakeTheGradientOfEitherEntryAndRefuseTwo) {
   std::vector<float> w(6, 1.0F), g(6, 1.0F), other(6, 2.0F);
   const TensorView weight = view(w.data(), {2, 3});
@@ -104,7 +104,7 @@ TEST(LargeGradients, WhoseSquaresLeaveFp32AreRefusedAsSuchAndNotCalledNaN) {
     expect_error([&] { optimizer.step(); }, ErrorKind::non_finite, {"'w'", "too large", "scale"});
     EXPECT_EQ(w, std::vector<float>(12, 0.5F));
   }
-  // The direction does not depend on the scale, so others step it.
+  // The direction does not depend on the scale, so other rules update it.
   for (const Method& method : std::vector<Method>{RodeOptions{}, MuonOptions{}}) {
     std::vector<float> w{1, 2, 3, 4}, g{1e20F, -1e20F, 3e20F, 1e19F};
     Optimizer optimizer({{"w", view(w.data(), {2, 2}), view(g.data(), {2, 2})}},
@@ -137,14 +137,14 @@ TEST(Advice, SaysAtConstructionThatABf16AverageWouldStall) {
   const EngineOptions engine{.notify = [&](std::string_view text) { heard.emplace_back(text); }};
   test::Model model;
   Optimizer(model.parameters(), Method::by_name("adamw", {{"state_dtype", "bf16"}}), {}, engine);
-  EXPECT_TRUE(heard.empty());  // 0.9 and 0.95 still move
+  EXPECT_TRUE(heard.empty());  // 0.9 and 0.95 still change
   Optimizer(model.parameters(), Method::by_name("ademamix", {{"state_dtype", "bf16"}}), {}, engine);
   ASSERT_EQ(heard.size(), 1U);
   EXPECT_NE(heard[0].find("0.999"), std::string::npos);
 }
 
 TEST(Workspace, IsOneMatrixWhereAllThreadsShareIt) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   const auto bytes = [](int threads) {
     std::vector<float> w(256 * 256, 0.1F), g(256 * 256, 0.1F);
     Optimizer optimizer({{"w", view(w.data(), {256, 256}), view(g.data(), {256, 256})}},

@@ -132,7 +132,7 @@ TEST(Routing, MemoryThatOverlapsInPartIsRefusedWithBothNames) {
   };
   refused(at("a", memory.data(), {4, 4}), at("b", memory.data() + 15, {4, 4}));
   refused(at("a", memory.data(), {8, 8}), at("b", memory.data() + 4, {2, 2}));
-  // The same first byte, but another shape, length or element type.
+  // The same first byte, but a different shape, length or element type.
   refused(at("a", memory.data(), {4, 4}), at("b", memory.data(), {2, 8}));
   refused(at("a", memory.data(), {4, 4}), at("b", memory.data(), {2, 4}));
   Parameter half = at("b", memory.data(), {4, 4});
@@ -171,7 +171,7 @@ TEST(Routing, AnOverrideThatMatchesNothingIsRefusedEvenBehindOthers) {
                          {Route::language, {{"*", Treatment::rest}, {"h.0", Treatment::matrix}}});
       },
       ErrorKind::invalid_argument, {"'h.0'", "matches no parameter"});
-  // One that a former override hides still matches something.
+  // One that is hidden by an earlier override still matches something.
   EXPECT_NO_THROW(route_parameters(
       parameters, {Route::language, {{"*", Treatment::rest}, {"h.*", Treatment::matrix}}}));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State in memory of the caller's, and numbers that change without text.
+// State in the caller's memory, and numeric options set without text.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -14,7 +14,7 @@
 namespace rode {
 namespace {
 
-// A matrix and a vector with gradients, and room for whatever state they have.
+// A matrix and a vector with gradients, and memory for all their state.
 struct Problem {
   std::vector<float> matrix, vector, matrix_grad, vector_grad;
   std::map<std::string, std::vector<std::byte>> memory;
@@ -117,7 +117,7 @@ TEST(StateMemory, ThatIsKeptHoldsTheFirstRadius) {
     }
     float radius = 0;
     std::memcpy(&radius, problem.memory.at("state.w.radius").data(), sizeof(radius));
-    for (float& x : problem.matrix) x *= 2;  // no longer the first
+    for (float& x : problem.matrix) x *= 2;  // no longer the initial ones
     Optimizer second(problem.parameters(), Method::by_name(name), {}, problem.engine());
     second.step();
     double squares = 0;

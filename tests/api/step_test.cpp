@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Input a step must refuse or leave alone: nothing may have moved when it throws.
+// Input that a step must refuse or skip: nothing may have changed when it throws.
 #include <cmath>
 #include <limits>
 
@@ -91,7 +91,7 @@ TEST_P(EveryVariant, AGradientAtTheEndOfFp32sRangeIsSteppedOrRefusedWhole) {
     Optimizer optimizer(model.parameters(), GetParam().method);
     model.run(optimizer, 2);
     model.draw(2);
-    model.grad(large).set(3, 3e38F);  // its square leaves fp32
+    model.grad(large).set(3, 3e38F);  // its square exceeds fp32
     const Snapshot before(model, optimizer);
     try {
       optimizer.step();
@@ -157,7 +157,7 @@ TEST_P(EveryVariant, AZeroMultiplierMovesStateButNoWeight) {
   const Snapshot before(model, optimizer);
   optimizer.step(0);
   EXPECT_FALSE(test::state_of(optimizer) == before.state);
-  // A radius in the state puts the norm back, and that rounds.
+  // A radius in the state restores the norm, and that rounds.
   const bool constrained = before.state.contains("state.h.0.weight.radius");
   for (std::size_t i = 0; i < model.size(); ++i) {
     for (std::size_t j = 0; j < model.value(i).count(); ++j) {
@@ -280,7 +280,7 @@ TEST(Step, AVectorForcedToTheMatrixRuleIsRefusedWhereTheRuleNeedsAMatrix) {
     Model model;
     const Routing routing{Route::language, {{"norm.*", Treatment::matrix}}};
     const auto make = [&] { Optimizer(model.parameters(), Method::by_name(info.name), routing); };
-    // Those that leave the rest to AdamW have a rule for matrices.
+    // Optimizers that leave the rest to AdamW have a rule for matrices.
     const bool any_rank = std::ranges::none_of(
         info.options, [](const OptionInfo& option) { return option.key == "betas_rest"; });
     if (any_rank) {

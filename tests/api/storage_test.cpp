@@ -73,7 +73,7 @@ TEST(Rounding, StochasticIsReproducibleAndDiffersBySeedStepAndName) {
   const auto after = [](std::uint64_t seed, const std::string& name, int steps) {
     Descent descent({.rounding = Rounding::stochastic, .seed = seed}, name);
     for (int t = 0; t < steps; ++t) {
-      descent.set_all(1.0F, -0x1p-8F);  // up or down with equal chance
+      descent.set_all(1.0F, -0x1p-8F);  // up or down with equal probability
       descent.optimizer->step();
     }
     return descent.model.value(0).bytes();
@@ -89,7 +89,7 @@ TEST(Rounding, StochasticBitsDoNotRepeatAlongAParameter) {
   descent.set_all(1.0F, -0x1p-8F);
   descent.optimizer->step();
   const std::vector<float> w = descent.model.value(0).floats();
-  // Half up; neighbours, and elements a block apart, agree half of the time.
+  // Half round up; neighbours, and elements one block apart, agree half of the time.
   const auto share = [&](std::size_t lag) {
     int equal = 0;
     for (std::size_t i = 0; i + lag < w.size(); ++i) equal += w[i] == w[i + lag] ? 1 : 0;
@@ -162,7 +162,7 @@ TEST_P(Storage, Bf16StateHalvesTheBytesAndStaysCloseToFp32) {
   const Method method = full.with({{"state_dtype", "bf16"}});
   Model start, wide, narrow;
   Optimizer a(wide.parameters(), full), b(narrow.parameters(), method);
-  // Parameter-sized entries halve; one-element entries and factors stay.
+  // Parameter-sized entries take half the memory; one-element entries and factors stay.
   std::size_t expected = 0;
   const bool factored = GetParam().method.name() == "adafactor";
   for (const TensorEntry& entry : a.state()) {
@@ -178,7 +178,7 @@ TEST_P(Storage, Bf16StateHalvesTheBytesAndStaysCloseToFp32) {
     const double apart = distance(wide.value(i).floats(), narrow.value(i).floats());
     // Ten roundings of 2^-9 each, with room for their amplification by Newton-Schulz.
     EXPECT_LT(apart, 20 * 10 * 0x1p-9 * moved) << i;
-    // Lion steps by signs, which rounding of its average rarely turns.
+    // Lion uses signs, which rounding of its average rarely changes.
     const bool keeps_none = (factored && i != 2) || GetParam().method.name() == "lion";
     if (!keeps_none && GetParam().label != "rode_still") {
       EXPECT_GT(apart, 0.0) << "bf16 state has no effect on parameter " << i;

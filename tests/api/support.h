@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small model with values that depend on names alone, and what the tests compare of it.
+// A small model with values that depend only on names, and the parts that tests compare.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ inline std::vector<Spec> small_model() {
           {"wte.weight", {10, 8}}};
 }
 
-// Values that bf16 holds exactly, so that fp32 and bf16 models can start alike. They depend
+// Values that bf16 represents exactly, so that fp32 and bf16 models can start equal. They depend
 // on the name and the draw, not on what else the model holds.
 inline std::vector<float> values_of(std::string_view name, std::int64_t count, std::uint64_t draw,
                                     double scale) {
@@ -191,7 +191,7 @@ void expect_error(F&& f, ErrorKind kind, std::initializer_list<std::string_view>
   }
 }
 
-// Every optimizer under its own name, and variants whose state or path differs.
+// Every optimizer under its own name, and variants with different state or code paths.
 struct Variant {
   std::string label;
   Method method;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread pool alone, and optimizers that share the machine.
+// The thread pool on its own, and optimizers that share the machine.
 #include "backend/cpu/thread_pool.h"
 
 #include <atomic>
@@ -41,8 +41,8 @@ TEST_P(Pool, RunsEveryTaskOnceAndWaitsForAll) {
   }
 }
 
-// A child has the pool but none of its threads: it must neither wait for them nor be ended by
-// the destructor. The alarm ends a child that hangs.
+// A forked child has the pool but none of its threads: it must not wait for them, and the
+// destructor must not end it. The alarm ends a child that hangs.
 TEST_P(Pool, WorksAndEndsInAForkedChild) {
   std::optional<ThreadPool> pool(std::in_place, GetParam());
   std::atomic<int> before = 0;
@@ -77,7 +77,7 @@ TEST_P(Pool, ShowsEachRunWhatTheOneBeforeWrote) {
   std::vector<int> values(16, 0);
   for (int round = 0; round < 300; ++round) {
     pool.run(16, [&](std::int64_t task, int) {
-      // Another task's element: written by another thread in the round before.
+      // Another task's element, written by another thread in the previous round.
       const auto i = static_cast<std::size_t>(task);
       ++values[round % 2 == 0 ? i : 15 - i];
     });
@@ -122,7 +122,7 @@ TEST(PoolLife, StartsAndEndsManyTimesWithAndWithoutWork) {
 
 // ---- Optimizers -----------------------------------------------------------------------
 
-// Enough matrices for one a thread, and one of several chunks.
+// Enough matrices for one per thread, and one of several tiles.
 std::vector<Spec> many_matrices() {
   std::vector<Spec> specs{{"long", {70000}}, {"wide.weight", {40, 1700}}};
   for (int i = 0; i < 10; ++i) specs.push_back({"h." + std::to_string(i), {16 + i, 24}});
@@ -142,7 +142,7 @@ Method quick(std::string_view name) {
 }
 
 TEST(Threads, TheirNumberDoesNotChangeABit) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Snapshot one = after_steps(quick(info.name), 1);
@@ -151,7 +151,7 @@ TEST(Threads, TheirNumberDoesNotChangeABit) {
 }
 
 TEST(Threads, ThePlainLoopDoesNotDependOnThemEither) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   for (const char* name : {"rode", "muon"}) {
     expect_same(after_steps(quick(name), 3, false), after_steps(quick(name), 1, false));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every optimizer but RODE against the double-precision reference, over twenty steps.
+// Every optimizer except RODE against the double-precision reference, over twenty steps.
 #include <string>
 #include <vector>
 
@@ -53,7 +53,7 @@ TEST(BaselineConformance, VectorsAndRestTakeTheRestsRuleAndRates) {
       problem.route = Route::rest;
       expect_agreement(judge, method, problem, "rest");
       if (shape.size() > 1) continue;
-      // A vector goes there by itself.
+      // A vector is routed there anyway.
       problem.route = Route::matrix;
       expect_agreement(judge, method, problem, "vector");
     }
@@ -65,7 +65,7 @@ TEST(BaselineConformance, VectorsAndRestTakeTheRestsRuleAndRates) {
   }
 }
 
-// What each option does, beyond the bound, and that the engine does the same.
+// Each option has an effect larger than the bound, and the engine has the same effect.
 struct Change {
   const char* optimizer;
   Settings settings, plain;
@@ -129,7 +129,7 @@ TEST(BaselineConformance, EachOptionIsTheReferencesAndDiffersVisiblyFromTheDefau
 TEST(BaselineConformance, MultiplierScalesTheRateOfEveryOptimizer) {
   Judge judge;
   for (const OptimizerInfo& info : list_optimizers()) {
-    if (info.name == "soap") continue;  // below, from a state that is not ambiguous
+    if (info.name == "soap") continue;  // below, from a well-defined state
     Problem problem = correlated_problem(25, {20, 12}, kSteps);
     const Method method = Method::by_name(info.name);
     const std::vector<double> whole = testing::run_reference(method, problem).weight;
@@ -200,13 +200,13 @@ TEST(BaselineConformance, SoapIsTheReferencesFromScratchOnSquareMatrices) {
     expect_agreement(judge, Method::by_name("soap"), correlated_problem(29, shape, kSteps));
 }
 
-// A gradient that is not square leaves one first Gram matrix rank-deficient: any basis of
-// its null space is right, so the reference goes on from the one that the engine took.
+// With a gradient that is not square, one of the first Gram matrices is rank-deficient: any basis
+// of its null space is right, so the reference continues from the one that the engine chose.
 testing::Agreement soap_after_first(const Method& method, const Problem& problem) {
   Problem first = problem;
   first.gradients.resize(1);
   const EngineRun start = testing::run_engine(method, first);
-  EXPECT_EQ(start.weight, problem.weight) << "the first gradient may not move the weight";
+  EXPECT_EQ(start.weight, problem.weight) << "the first gradient must not change the weight";
   const auto oracle = testing::continue_reference(method, problem, start.weight, start.state, 1);
   return compare(problem, testing::run_engine(method, problem).weight, oracle.weight,
                  testing::kTwentySteps);

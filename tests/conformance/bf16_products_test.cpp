@@ -16,7 +16,7 @@ using testing::Extents;
 using testing::Judge;
 using testing::Problem;
 
-// One step, so that the momentum is the gradient and its spectrum the one wanted.
+// One step, so that the momentum is the gradient and has the intended spectrum.
 Problem problem_of(std::uint64_t seed, const Extents& shape, bool with_harmonic) {
   testing::Gaussian gaussian(seed);
   Problem problem{
@@ -26,12 +26,12 @@ Problem problem_of(std::uint64_t seed, const Extents& shape, bool with_harmonic)
   return problem;
 }
 
-// Where the CPU has no bf16 products the engine rounds the operands and multiplies in fp32.
+// If the CPU has no bf16 products, the engine rounds the operands and multiplies in fp32.
 testing::Values step_in_bf16(const Method& method, const Problem& problem) {
   return testing::run_engine(method, problem).weight;
 }
 
-// Smaller matrices stay in fp32 on the CPU: bf16 gains them no time.
+// Smaller matrices stay in fp32 on the CPU: bf16 would save no time.
 constexpr std::int64_t kSmallestSide = 64;
 
 class Bf16Products : public ::testing::TestWithParam<std::pair<const char*, Settings>> {};
@@ -50,7 +50,7 @@ TEST_P(Bf16Products, StayNearTheReferenceOnGaussianAndHarmonicMomentum) {
           judge.agrees(testing::to_string(shape) + (with_harmonic ? " harmonic" : " gaussian"),
                        compare(problem, stepped, testing::run_reference(full, problem).weight,
                                testing::kHalfProducts)));
-      // Equal bits where bf16 is due would mean that the option was not looked at.
+      // Equal bits where bf16 is expected would mean that the option was ignored.
       const bool due = std::min(shape[0], shape[1]) >= kSmallestSide;
       EXPECT_EQ(stepped != testing::run_engine(full, problem).weight, due);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU beside the CPU on bf16 weights, gradients and state: the reference knows none of them.
+// A GPU compared with the CPU on bf16 weights, gradients and state, which the reference does not
+// support.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,13 +13,13 @@
 namespace rode {
 namespace {
 
-// Sizes with tails, and enough elements for shares of them to mean something.
+// Sizes with remainders, and enough elements for fractions of them to be meaningful.
 std::vector<test::Spec> specs() {
   return {{"h.0.weight", {96, 80}}, {"h.1.weight", {48, 131}}, {"norm.weight", {1003}}};
 }
 
 struct Outcome {
-  std::vector<std::vector<float>> weights;  // with the low bits where they are kept
+  std::vector<std::vector<float>> weights;  // with the low bits if they are kept
   test::Bytes state;
 };
 
@@ -69,7 +70,7 @@ void expect_close(const std::string& label, const Method& method, DType weights,
 }
 
 TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
-  RODE_CUDA_ONLY("it compares a GPU with the CPU");
+  RODE_CUDA_ONLY("compares a GPU with the CPU");
   for (const OptimizerInfo& info : list_optimizers()) {
     if (info.name == "soap") continue;  // a rank-deficient Gram matrix has many bases
     const Method method = in_fp32(info.name, {{"rounding", "exact"}});
@@ -80,9 +81,10 @@ TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
   }
 }
 
-// A number on the edge between two of bf16's falls to either side: 2^-9 of it, in a few.
+// A number halfway between two bf16 numbers may round either way: a few elements differ by 2^-9 of
+// their value.
 TEST(Devices, KeepBf16StateAlike) {
-  RODE_CUDA_ONLY("it compares a GPU with the CPU");
+  RODE_CUDA_ONLY("compares a GPU with the CPU");
   for (const OptimizerInfo& info : list_optimizers()) {
     if (info.name == "soap") continue;  // refuses it
     const Method method = in_fp32(info.name, {{"rounding", "exact"}, {"state_dtype", "bf16"}});
@@ -90,9 +92,9 @@ TEST(Devices, KeepBf16StateAlike) {
   }
 }
 
-// Both devices draw the same random bits: drawn apart, a third of the weights would differ.
+// Both devices draw the same random bits: with different ones, a third of the weights would differ.
 TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
-  RODE_CUDA_ONLY("it compares a GPU with the CPU");
+  RODE_CUDA_ONLY("compares a GPU with the CPU");
   for (const OptimizerInfo& info : list_optimizers()) {
     if (info.name == "soap") continue;  // as above
     for (const char* rounding : {"nearest", "stochastic"}) {
@@ -112,7 +114,7 @@ TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
 }
 
 TEST(Devices, ExchangeTheirState) {
-  RODE_CUDA_ONLY("it compares a GPU with the CPU");
+  RODE_CUDA_ONLY("compares a GPU with the CPU");
   for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Method method = in_fp32(info.name, {{"rounding", "stochastic"}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published reprojection can leave the basin of the quintic; the guarded one, in fp32, does
-// not.
+// The published reprojection can leave the basin of convergence of the quintic; the guarded one, in
+// fp32, does not.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -26,15 +26,15 @@ using testing::Extents;
 using testing::Gaussian;
 using testing::Values;
 
-constexpr double kUnstable = 1.2637;     // the quintic's fixed point: beyond it, it diverges
+constexpr double kUnstable = 1.2637;     // the unstable fixed point: beyond it, it diverges
 constexpr double kGuarded = 1.25;        // what the guard keeps every singular value below
 constexpr double kFactorIsOne = 0.0476;  // |t| up to which the guard's factor is 1
-// fp32 iterates of unit scale, sums of up to 64 terms: 1.25 may be passed by this much.
+// fp32 iterates of unit scale, sums of up to 64 terms: 1.25 may be exceeded by this much.
 constexpr double kRounding = 1e-5;
 constexpr int kIterations = 5;
 
-// W = strength * low rank + noise, and a momentum against W's noise and along its low-rank
-// part: the projection then takes away what the iteration has just built up.
+// W = strength * low rank + noise, and a momentum opposite to W's noise and along its low-rank
+// part: the projection then removes what the iteration has just built up.
 struct Case {
   Extents shape;
   Values weight, momentum;
@@ -77,7 +77,7 @@ class Iteration {
     Weights weight;
     weight.data = const_cast<float*>(case_.weight.data());  // read only
     const cpu::Sphere sphere{&weight, {case_.shape[0], case_.shape[1], case_.shape[1]}, rho_};
-    const cpu::SingleThreadedBlas single;  // as in every thread of the engine's pool
+    const cpu::SingleThreadedBlas single;  // as in each thread of the engine's pool
     cpu::Team alone(0);
     const cpu::NsResult result =
         cpu::newton_schulz(alone, plan, &sphere, workspace_.data(), partial_.data());
@@ -104,7 +104,7 @@ class Iteration {
   std::vector<double> partial_;
 };
 
-double kernel_norm(const Case& given, const char* reproject, double& after) {
+double iterate_norm(const Case& given, const char* reproject, double& after) {
   const testing::Problem problem{
       .shape = given.shape, .weight = given.weight, .gradients = {given.momentum}};
   const testing::EngineRun run =
@@ -119,11 +119,11 @@ TEST(Guard, PublishedReprojectionExplodesOn768x256WhereGuardedAndFinalStayHealth
     Gaussian gaussian(seed);
     const Case given = adversarial(gaussian, {768, 256}, 1, 3.0, 1.0, 1.0);
     double after = 0;
-    // Healthy is about 1; a number that is not one counts as exploded too.
+    // Healthy is about 1; NaN counts as exploded too.
     constexpr double kExploded = 1e6;
-    EXPECT_FALSE(kernel_norm(given, "every", after) < kExploded);
+    EXPECT_FALSE(iterate_norm(given, "every", after) < kExploded);
     for (const char* safe : {"guarded", "final"}) {
-      const double healthy = kernel_norm(given, safe, after);
+      const double healthy = iterate_norm(given, safe, after);
       EXPECT_LT(healthy, kUnstable) << safe;
       EXPECT_GT(healthy, 0.5) << safe << ": conditioned, not merely bounded";
       EXPECT_TRUE(std::isfinite(after)) << safe;
@@ -132,7 +132,7 @@ TEST(Guard, PublishedReprojectionExplodesOn768x256WhereGuardedAndFinalStayHealth
 }
 
 TEST(Guard, SingularValuesStayBelow125OverThousandsOfAdversarialCases) {
-  RODE_CPU_ONLY("it stops the CPU's iteration after each product");
+  RODE_CPU_ONLY("stops the CPU's iteration after each product");
   Gaussian gaussian(100);
   int cases = 0, escaped = 0, acted = 0;
   double worst = 0, largest = 0;
@@ -160,8 +160,8 @@ TEST(Guard, SingularValuesStayBelow125OverThousandsOfAdversarialCases) {
     for (const Extents& shape : shapes) {
       const int rank = 1 + round % 3;
       const double strength = 0.5 * std::pow(1.6, round % 8);
-      // Of several mixtures the one with the largest |t|, then small changes of it: what
-      // a random case leaves untried.
+      // The mixture with the largest |t| out of several, then small changes to it: cases that
+      // random draws would miss.
       double best_t = -1, best_against = 1, best_fresh = 0;
       for (const double against : {0.25, 0.5, 1.0, 2.0, 4.0}) {
         for (const double fresh : {0.0, 0.7}) {
@@ -220,7 +220,7 @@ Pair walk_guarded_beside_every(const Case& start, const std::vector<Values>& gra
   };
   Pair result;
   for (const Values& g : gradients) {
-    // What the next step will iterate on: 0.9 P(B) + g, projected by Iteration.
+    // The start of the next step's iteration: 0.9 P(B) + g, projected by Iteration.
     const reference::State state = testing::state_of(first, "w");
     const std::vector<double>& b = state.at("momentum").data;
     const Case next{start.shape, guarded, testing::sum(0.9, Values(b.begin(), b.end()), 1.0, g)};
@@ -232,7 +232,7 @@ Pair walk_guarded_beside_every(const Case& start, const std::vector<Values>& gra
     second.bind_grad(0, view(g.data(), shape));
     try {
       second.step();
-    } catch (const Error& error) {  // it diverged, and says so
+    } catch (const Error& error) {  // it diverged, and reports it
       EXPECT_TRUE(error.changed()) << error.what();
     }
     ++result.steps;
@@ -249,7 +249,7 @@ TEST(Guard, GuardedIsThePublishedIterationBitForBitWhileTheFactorIsOne) {
   for (int k = 0; k < 40; ++k) gradients.push_back(gaussian.values(testing::count_of(shape), 0.01));
   const Pair result = walk_guarded_beside_every(start, gradients);
   std::printf("    largest |t| in %d steps: %.4f\n", result.steps, result.largest_t);
-  ASSERT_LE(result.largest_t, kFactorIsOne) << "the guard acts here: not the case wanted";
+  ASSERT_LE(result.largest_t, kFactorIsOne) << "the guard acts here: not the intended case";
   EXPECT_GT(result.largest_t, 0.0);
   EXPECT_EQ(result.steps_equal, result.steps);
 }

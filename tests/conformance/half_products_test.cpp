@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Newton-Schulz with bf16 and fp16 operands on a GPU, on the shapes of real models.
 //
-// Large steps are judged by the CPU's engine in fp32, which the other tests of this folder
-// hold to 1e-5 of the double-precision reference; small ones by the reference itself.
+// Large steps are compared with the CPU's engine in fp32, which the other tests of this folder
+// require to be within 1e-5 of the double-precision reference; small ones with the reference
+// itself.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -25,7 +26,7 @@ using testing::Gaussian;
 using testing::Problem;
 using testing::Values;
 
-// Columns are orthonormal: cosines whose rows have random signs, scaled by 1/k if wanted.
+// Columns are orthonormal: cosines whose rows have random signs, optionally scaled by 1/k.
 Values cosines(Gaussian& gaussian, std::int64_t rows, std::int64_t terms, bool over_k) {
   Values out(static_cast<std::size_t>(rows * terms));
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -57,7 +58,7 @@ Values harmonic(Gaussian& gaussian, std::int64_t rows, std::int64_t cols) {
   return spectrum(gaussian, rows, cols, true);
 }
 
-// One step, so that the momentum is the gradient and its spectrum the one wanted.
+// One step, so that the momentum is the gradient and has the intended spectrum.
 Problem problem_of(const Extents& shape, bool with_harmonic) {
   Gaussian gaussian(90);
   Problem problem{
@@ -75,7 +76,7 @@ struct Expected {
 Expected expected_of(const Method& method, const Problem& problem) {
   const auto m = static_cast<double>(std::max(problem.shape[0], problem.shape[1]));
   const auto n = static_cast<double>(std::min(problem.shape[0], problem.shape[1]));
-  constexpr double kQuick = 1e9;  // FLOPs that the reference's plain loops do in a second
+  constexpr double kQuick = 1e9;  // FLOPs per second of the reference's plain loops
   Expected expected;
   if (5 * (4 * m * n * n + 2 * n * n * n) < kQuick) {
     testing::ReferenceRun run = testing::run_reference(method, problem);
@@ -106,7 +107,7 @@ void expect_near(testing::Judge& judge, const Method& method, const Problem& pro
     const testing::EngineRun run = testing::run_engine(method.with({{"ns_dtype", dtype}}), problem);
     EXPECT_TRUE(judge.agrees(label + " " + dtype, compare(problem, run.weight, expected.weight,
                                                           testing::kHalfProducts)));
-    // Half precision is the kernel's alone: radii are computed from fp32 numbers in double.
+    // Only the iterate is in half precision: radii are computed from fp32 numbers in double.
     ASSERT_EQ(run.diagnostics[0].size(), expected.radii.size());
     for (std::size_t i = 0; i < expected.radii.size(); ++i) {
       EXPECT_NEAR(run.diagnostics[0][i].rho_next, expected.radii[i], kRadius * expected.radii[i]);
@@ -140,7 +141,7 @@ std::string label_of(const std::pair<const char*, Settings>& method, const Exten
 }
 
 TEST(HalfProducts, StayNearOnEveryMethodAndShapesWithAndWithoutTails) {
-  RODE_CUDA_ONLY("bf16_products_test.cpp has the CPU's");
+  RODE_CUDA_ONLY("bf16_products_test.cpp tests the CPU");
   testing::Judge judge;
   for (const Extents& shape :
        {Extents{768, 256}, {256, 768}, {64, 147}, {129, 257}, {200, 8}, {320, 320}}) {
@@ -155,14 +156,14 @@ TEST(HalfProducts, StayNearOnEveryMethodAndShapesWithAndWithoutTails) {
 }
 
 TEST(HalfProducts, StayNearOnTheLargeMatricesOfModels) {
-  RODE_CUDA_ONLY("bf16_products_test.cpp has the CPU's");
+  RODE_CUDA_ONLY("bf16_products_test.cpp tests the CPU");
   testing::Judge judge;
   const std::vector<Extents> shapes = {{768, 768},   {2048, 768}, {768, 2048},
                                        {1536, 1536}, {512, 4608}, {1000, 2048}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     for (const bool with_harmonic : {false, true}) {
       const Problem problem = problem_of(shapes[i], with_harmonic);
-      // The default, and in turn each of the others.
+      // The default, then each of the others.
       for (const std::size_t which : {std::size_t{0}, 1 + i % (kMethods.size() - 1)}) {
         const auto& method = kMethods[which];
         expect_near(judge, Method::by_name(method.first, method.second), problem,
@@ -172,8 +173,9 @@ TEST(HalfProducts, StayNearOnTheLargeMatricesOfModels) {
   }
 }
 
-// As the bound of agreement, but of the tile of 128 x 128 that is worst: among a thousand, one that
-// is wrong would not show. A tile that moves less than the others is held to what those move.
+// Like the bound of agreement, applied to the worst tile of 128 x 128: among a thousand, one wrong
+// tile would go unnoticed. A tile that moves less than the others is judged by the distance that
+// those move.
 double worst_tile(const Problem& problem, const Values& found,
                   const std::vector<double>& expected) {
   struct Tile {
@@ -200,14 +202,15 @@ double worst_tile(const Problem& problem, const Values& found,
   }
   return worst;
 }
-// In bounds: the CPU's worst tile is at 1.8, and all are 14 away without the reprojections.
+// In units of the bound: the CPU's worst tile is at 1.8, and without the reprojections all are at
+// 14.
 constexpr double kWorstTile = 3, kVisible = 10;
 
-// More tiles than the device can hold until their matrix's sum is known: they are reprojected in
-// device memory. Weights and gradient have the same singular vectors, so that every iteration
+// More tiles than the device can hold until the sum of their matrix is known: they are reprojected
+// in device memory. Weights and gradient have the same singular vectors, so that every iteration
 // leaves the tangent space.
 TEST(HalfProducts, StayNearWhereTilesAreReprojectedBehindTheProducts) {
-  RODE_CUDA_ONLY("bf16_products_test.cpp has the CPU's");
+  RODE_CUDA_ONLY("bf16_products_test.cpp tests the CPU");
   testing::Judge judge;
   for (const Extents& shape : {Extents{70000, 130}, {130, 70001}}) {
     Gaussian for_weight(91), for_gradient(91);
@@ -221,16 +224,16 @@ TEST(HalfProducts, StayNearWhereTilesAreReprojectedBehindTheProducts) {
     const Method in_bf16 = method.with({{"ns_dtype", "bf16"}});
     const Values found = testing::run_engine(in_bf16, problem).weight;
     EXPECT_LT(worst_tile(problem, found, expected.weight), kWorstTile);
-    // Without the reprojections the weights are elsewhere.
+    // Without the reprojections the weights end elsewhere.
     const Values without =
         testing::run_engine(in_bf16.with({{"reproject", "final"}}), problem).weight;
     EXPECT_GT(compare(problem, without, expected.weight, testing::kHalfProducts).ratio(), kVisible);
   }
 }
 
-// The type left open is bf16 here; equal bits with fp32 would mean that no option is read.
+// The default type is bf16 here; equal bits with fp32 would mean that the option is ignored.
 TEST(HalfProducts, AreInBf16WhereTheTypeIsLeftOpen) {
-  RODE_CUDA_ONLY("fp32 is the CPU's");
+  RODE_CUDA_ONLY("the CPU's default is fp32");
   const Problem problem = problem_of({256, 192}, false);
   for (const char* name : {"rode", "muon", "mars-m"}) {
     const auto stepped = [&](const char* dtype) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many matrices of different shapes, rules and addresses in one optimizer: each steps as its
-// own reference does.
+// Many matrices of different shapes, rules and addresses in one optimizer: each matches its own
+// reference.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -25,7 +25,7 @@ const std::vector<Extents> kShapes = {{1, 1},    {1, 7},    {7, 1},     {3, 5}, 
                                       {8, 200},  {256, 96}, {48, 320},  {100, 100}, {12, 5, 3, 3}};
 constexpr std::size_t kSteps = 3;
 
-// One problem a shape, all in one optimizer; the weights afterwards.
+// One problem per shape, all in one optimizer; returns the weights afterwards.
 std::vector<Values> run_together(const Method& method, const std::vector<Problem>& problems) {
   std::vector<Values> weights;
   for (const Problem& problem : problems) weights.push_back(problem.weight);
@@ -69,9 +69,9 @@ TEST_P(MixedShapes, StepTogetherAsEachReferenceDoesAlone) {
   expect_each_is_its_references(method, problems, method, testing::kTwentySteps);
 }
 
-// One gradient for all steps: the momentum stays the Gaussian that the tolerance is for.
+// One gradient for all steps: the momentum stays Gaussian, as the tolerance assumes.
 TEST_P(MixedShapes, StepTogetherInHalfPrecisionNearEachReference) {
-  RODE_CUDA_ONLY("bf16_products_test.cpp has the CPU's");
+  RODE_CUDA_ONLY("bf16_products_test.cpp tests the CPU");
   const Method method = Method::by_name(GetParam().first, GetParam().second);
   std::vector<Problem> problems;
   testing::Gaussian gaussian(71);
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, MixedShapes,
                            return label;
                          });
 
-// All rules as groups of one optimizer, bit for bit what each does alone.
+// All rules as parameter groups of one optimizer: bit for bit what each does alone.
 TEST(MixedRules, StepInOneOptimizerAsEachDoesAlone) {
   const std::vector<Extents> shapes = {{40, 24}, {24, 56}, {17}};
   struct Member {
@@ -144,13 +144,13 @@ TEST(MixedRules, StepInOneOptimizerAsEachDoesAlone) {
   }
 }
 
-// Arrays that begin anywhere: vector loads must give way, and nothing else change.
+// Arrays at any address: the code must avoid vector loads, and nothing else may change.
 TEST(MixedShapesMemory, UnalignedArraysStepAsAlignedOnesDo) {
   Judge judge;
   for (const OptimizerInfo& info : list_optimizers()) {
     const Method method = Method::by_name(info.name);
     for (const Extents& shape : {Extents{64, 48}, {33, 17}, {24, 24}, {130}}) {
-      // Any basis of a rank-deficient Gram matrix is right, so rounding may choose another.
+      // Any basis of a rank-deficient Gram matrix is right, so rounding may select a different one.
       if (info.name == "soap" && shape.size() == 2 && shape[0] != shape[1]) continue;
       const Problem problem = testing::correlated_problem(73, shape, kSteps);
       const Values aligned = testing::run_engine(method, problem).weight;

@@ -35,7 +35,7 @@ Method rode_with(const Settings& settings = {}) {
   return Method::by_name("rode", lively(settings));
 }
 
-// One parameter in the hands of an optimizer, step by step.
+// One parameter under an optimizer, step by step.
 struct Walk {
   Extents shape;
   Values weight;
@@ -92,7 +92,7 @@ TEST(RodeProperties, DisplacementIsTheOneOfRadiiAndAngle) {
       const double tolerance = kRounding * d.rho;
       EXPECT_NEAR(testing::distance(walk.weight, before), expected, tolerance);
       EXPECT_NEAR(walk.optimizer.global_diagnostics().update_norm, expected, tolerance);
-      EXPECT_GT(expected, 100 * tolerance);  // the identity was put to a test
+      EXPECT_GT(expected, 100 * tolerance);  // the test is sensitive enough
     }
   }
 }
@@ -124,7 +124,7 @@ TEST(RodeProperties, DirectionMovesInTheTangentSpaceByTheAngleReported) {
   }
 }
 
-// What a step makes of a buffer when no gradient comes: beta P(B) at that weight.
+// The buffer after a step with a zero gradient: beta P(B) at that weight.
 Values carried_on(const Extents& shape, const Values& weight, const Values& buffer) {
   const Values zero(weight.size(), 0.0F);
   Walk walk(rode_with(), {.shape = shape, .weight = weight, .gradients = {}});
@@ -136,8 +136,8 @@ Values carried_on(const Extents& shape, const Values& weight, const Values& buff
   return walk.momentum();
 }
 
-// The radial part a_t U_t that stays in the raw buffer is tangent, in part, at the next
-// point: the engine carries on exactly |beta a_t sin theta_t| more than without it.
+// The radial part a_t U_t that stays in the raw buffer is partly tangent at the next point: the
+// engine carries exactly |beta a_t sin theta_t| more than without it.
 TEST(RodeProperties, RadialPartOfTheBufferLeaksByBetaTimesItsSine) {
   constexpr double kBeta = 0.9;  // the default
   for (const Extents& shape : kShapes) {
@@ -169,7 +169,7 @@ TEST(RodeProperties, AngleDependsNeitherOnTheScaleOfTheGradientNorOnThatOfTheWei
       Problem louder = problem, heavier = problem;
       louder.gradients[0] = testing::sum(scale, problem.gradients[0], 0.0, problem.weight);
       heavier.weight = testing::sum(scale, problem.weight, 0.0, problem.weight);
-      // fp32 rounding of the scaled inputs, grown by the iteration: the oracle's tolerance.
+      // fp32 rounding of the scaled inputs, amplified by the iteration: the oracle's tolerance.
       EXPECT_NEAR(Walk(rode_with(), louder).step(louder.gradients[0]).theta, theta,
                   testing::one_step() * theta);
       EXPECT_NEAR(Walk(rode_with(), heavier).step(problem.gradients[0]).theta, theta,
@@ -194,7 +194,7 @@ TEST(RodeProperties, PathOfTheDirectionDoesNotDependOnTheScaleOfTheGradient) {
   }
 }
 
-// The farthest that the norm of bf16 weights gets from its first value in 200 steps.
+// The largest deviation of the norm of bf16 weights from its initial value in 200 steps.
 double farthest_norm(const Method& method, const Problem& problem) {
   std::vector<std::uint16_t> weight;
   for (const float w : problem.weight) weight.push_back(rules::bf16_nearest(w));
@@ -219,8 +219,9 @@ double farthest_norm(const Method& method, const Problem& problem) {
   return farthest;
 }
 
-// Plain rounding moves the norm of bf16 weights a little in every step; the radius kept in
-// the state pulls it back. A radius measured anew, which lr_rho = 0 gives, lets it add up.
+// Plain rounding changes the norm of bf16 weights a little in every step; the radius kept in the
+// state pulls it back. A radius that is measured again in every step, as with lr_rho = 0, lets the
+// changes add up.
 TEST(RodeProperties, FixedRadiusAndNormProjectionDoNotDriftInBf16) {
   const Problem problem = correlated_problem(58, {64, 48}, 1);
   // Rounding 3072 numbers to 8 bits changes the norm by about 2^-9 / sqrt(3072); of 200

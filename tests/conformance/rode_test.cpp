@@ -21,7 +21,7 @@ using testing::ReferenceRun;
 
 Method rode_with(const Settings& settings = {}) { return Method::by_name("rode", settings); }
 
-// The default rates hardly move a small matrix in twenty steps; these do.
+// The default rates hardly change a small matrix in twenty steps; these do.
 Settings lively(Settings settings = {}) {
   const auto add = [&](const char* key, const char* value) {
     const bool given = std::ranges::any_of(settings, [&](const auto& s) { return s.first == key; });
@@ -38,9 +38,9 @@ std::string describe(const Settings& settings) {
   return text;
 }
 
-// Every number of a block: radii to 1e-6 of themselves, the rest to the tolerance of the
-// weights on its natural scale (the gradient's norm for s and ||M||, 1 or q for q, and what
-// follows from it for theta).
+// Every number of a block: radii to a relative 1e-6, the others to the tolerance of the weights on
+// their natural scale (the gradient's norm for s and ||M||, 1 or q for q, and the corresponding
+// scale for theta).
 void expect_diagnostics(const Method& method, const EngineRun& engine, const ReferenceRun& oracle,
                         const Problem& problem, double tol) {
   constexpr double kRadius = 1e-6;
@@ -119,11 +119,11 @@ TEST(RodeConformance, PresetsOfTheFamilyAreTheReferences) {
                        Method::by_name(name), correlated_problem(5, shape, 20));
 }
 
-// Correlation between weight and gradient at which the guard acts and the published
-// iteration does not yet diverge: where it does, no two precisions agree.
+// Correlation between weight and gradient at which the guard acts and the published iteration does
+// not yet diverge: once it diverges, no two precisions agree.
 constexpr double kMild = 0.1;
 
-// All 216 combinations: a variant may be right alone and wrong beside another.
+// All 216 combinations: a variant may be right alone and wrong together with another.
 TEST(RodeConformance, EveryCombinationOfVariantsIsTheReferences) {
   Judge judge;
   const std::vector<Problem> problems = {correlated_problem(6, {33, 17}, 20, kMild),
@@ -143,7 +143,7 @@ TEST(RodeConformance, EveryCombinationOfVariantsIsTheReferences) {
             }
 }
 
-// What one option changes, on every shape that has a direction to speak of.
+// The effect of one option, on every shape that has a direction.
 struct Variant {
   Settings settings, plain;
 };
@@ -202,8 +202,8 @@ TEST(RodeConformance, MultiplierScalesBothRates) {
             testing::kVisible);
 }
 
-// The Gram form reorders the products, so it rounds differently; more than the bound it may
-// not. Equal bits would mean that the option is not looked at.
+// The Gram form reorders the products, so it rounds differently, but within the bound. Equal bits
+// would mean that the option is ignored.
 TEST(RodeConformance, GramAndStandardFormAreTheReferencesByDifferentProducts) {
   Judge judge;
   for (const testing::Extents& shape : {testing::Extents{64, 64}, {256, 96}, {96, 256}}) {
@@ -256,7 +256,7 @@ TEST(RodeConformance, ConvolutionIsSteppedAsOutTimesRest) {
   EXPECT_TRUE(tensor.weight == testing::run_engine(rode_with(lively()), problem).weight);
 }
 
-// A gradient along W asks for more than the floor lets one step take away.
+// A gradient along W asks for a larger decrease than the floor allows in one step.
 TEST(RodeConformance, FloorStopsTheRadiusAtItsFraction) {
   Judge judge;
   Problem problem = correlated_problem(13, {33, 17}, 1);
@@ -293,7 +293,7 @@ TEST(RodeConformance, ZeroGradientMovesNothingAtTheFirstStepAndCoastsLater) {
   expect_agreement(judge, "coasting", rode_with(lively()), coasting);
 }
 
-// Powers of two make the gradient exactly radial: its tangent part is zero, not small.
+// Powers of two make the gradient exactly radial: its tangent part is zero, not just small.
 TEST(RodeConformance, GradientAlongTheWeightTurnsNothing) {
   Judge judge;
   for (const testing::Extents& shape : {testing::Extents{1, 1}, {7, 5}, {33, 17}, {96, 64}}) {
@@ -303,7 +303,7 @@ TEST(RodeConformance, GradientAlongTheWeightTurnsNothing) {
   }
 }
 
-// The tangent part is all that turns W: it must survive a radial part 10^5 times as long.
+// Only the tangent part rotates W: it must survive a radial part 10^5 times as large.
 TEST(RodeConformance, NearlyRadialGradientKeepsItsDirection) {
   Judge judge;
   for (const double tangent : {1e-2, 1e-3, 1e-4, 1e-5}) {

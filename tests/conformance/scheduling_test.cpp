@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a step is shared out changes nothing: threads give the same bits, the plain loop the
-// same numbers, and the global diagnostics are the sums over what was stepped.
+// How a step is distributed changes nothing: any number of threads gives the same bits, the plain
+// loop the same numbers, and the global diagnostics are the sums over the updated parameters.
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -17,11 +17,11 @@ namespace {
 using testing::Extents;
 using testing::Values;
 
-// A model of many parameters that steps a few times.
+// A model of many parameters that takes a few steps.
 struct Model {
   std::vector<Extents> shapes;
   std::vector<Values> weights;
-  std::vector<std::vector<Values>> gradients;  // a step, a parameter
+  std::vector<std::vector<Values>> gradients;  // per step, per parameter
 };
 
 Model model_of(std::uint64_t seed, const std::vector<Extents>& shapes, int steps) {
@@ -87,16 +87,16 @@ std::vector<Extents> repeated(int count) {
   for (int i = 0; i < count; ++i)
     shapes.push_back(
         std::vector<Extents>{{48, 32}, {20, 52}, {33, 17}}[static_cast<std::size_t>(i) % 3]);
-  shapes.push_back({40});  // the rest runs beside them
+  shapes.push_back({40});  // the rest runs alongside
   shapes.push_back({6, 4, 3, 3});
   return shapes;
 }
 
-// One matrix a thread where there are 4 or more a thread, else all threads on each in turn:
-// 2 matrices and the convolution stay in the second mode, 24 in the first, and 8 change
-// from the one to the other between 2 and 3 threads.
+// One matrix per thread if there are 4 or more per thread, otherwise all threads on each in turn: 2
+// matrices and the convolution stay in the second mode, 24 in the first, and 8 change between the
+// modes between 2 and 3 threads.
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfAnyOptimizer) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   for (const OptimizerInfo& info : list_optimizers())
     for (const int count : {2, 8, 24})
       expect_same_bits_with_any_threads(Method::by_name(info.name),
@@ -104,9 +104,9 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitOfAnyOptimizer) {
                                         std::to_string(count) + " matrices");
 }
 
-// Variants with code of their own.
+// Variants with separate code.
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfTheVariants) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   const Model model = model_of(62, repeated(8), 3);
   for (const Settings& settings : {Settings{{"reproject", "final"}, {"ns_form", "gram"}},
                                    {{"reproject", "final"}},
@@ -118,9 +118,9 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitOfTheVariants) {
                                       settings[0].first + "=" + settings[0].second);
 }
 
-// Large enough that products, passes and sums of one matrix are shared out.
+// Large enough that products, passes and sums of one matrix are distributed.
 TEST(Scheduling, NumberOfThreadsChangesNoBitWithinOneLargeMatrix) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   const Model model = model_of(63, {{1600, 1200}}, 1);
   for (const Settings& settings :
        {Settings{{"ns_steps", "2"}},
@@ -134,13 +134,13 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitWithinOneLargeMatrix) {
 }
 
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfALargeSoap) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   expect_same_bits_with_any_threads(Method::by_name("soap", {{"precondition_frequency", "1"}}),
                                     model_of(64, {{320, 300}, {16, 32, 3, 3}}, 3), "320x300");
 }
 
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfBf16Products) {
-  RODE_CPU_ONLY("the engine's threads");
+  RODE_CPU_ONLY("tests the engine's threads");
   const Model model = model_of(65, {{640, 520}, {48, 32}}, 1);
   for (const char* name : {"rode", "muon"}) {
     const Method method = Method::by_name(name, {{"ns_dtype", "bf16"}});
@@ -148,8 +148,8 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitOfBf16Products) {
   }
 }
 
-// The loop multiplies in full, the batch uses the symmetry: equal bits on every matrix would
-// mean that one of them runs the other's products.
+// The loop uses full products, the batch symmetric ones: equal bits on every matrix would mean that
+// one of them runs the other's products.
 TEST(Scheduling, BatchAndPlainLoopAgreeToRoundingByDifferentProducts) {
   testing::Judge judge;
   const std::vector<Extents> shapes = {{96, 40}, {96, 40}, {40, 96},
@@ -164,20 +164,20 @@ TEST(Scheduling, BatchAndPlainLoopAgreeToRoundingByDifferentProducts) {
       different += batch.weights[i] != loop.weights[i] ? 1 : 0;
       testing::Problem problem{.shape = shapes[i], .weight = model.weights[i], .gradients = {}};
       problem.gradients.resize(model.gradients.size());
-      // Both are fp32: twice a step's tolerance, ten steps.
+      // Both are fp32: twice the tolerance of a step, ten steps.
       EXPECT_TRUE(judge.agrees(
           std::string(name) + " " + testing::to_string(shapes[i]),
           compare(problem, batch.weights[i], {loop.weights[i].begin(), loop.weights[i].end()},
                   2 * testing::one_step())));
     }
-    // A GPU may well use the symmetry in neither: it matters where products take time.
+    // A GPU may use the symmetry in neither: it matters only if products take time.
     if (!test::on_cuda()) {
       EXPECT_GT(different, 0) << name;
     }
   }
 }
 
-// A batch is not a mixture: a matrix steps as it would alone, to the bit.
+// Matrices in a batch do not affect each other: each steps as it would alone, bit for bit.
 TEST(Scheduling, MatrixStepsInCompanyAsItDoesAlone) {
   const Model all = model_of(67, repeated(8), 4);
   for (const OptimizerInfo& info : list_optimizers()) {
@@ -209,7 +209,7 @@ TEST(Scheduling, GlobalDiagnosticsAreTheSumsOverEveryParameter) {
         gg += testing::dot(step[i], step[i]);
         dd += std::pow(testing::distance(weights[i], before[i]), 2);
       }
-      // The engine adds the same fp32 numbers in double, in another order.
+      // The engine adds the same fp32 numbers in double, in a different order.
       constexpr double kOrder = 1e-12;
       const GlobalDiagnostics d = optimizer.global_diagnostics();
       EXPECT_NEAR(d.weight_norm, std::sqrt(ww), kOrder * std::sqrt(ww)) << info.name;

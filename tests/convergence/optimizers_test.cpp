@@ -42,7 +42,7 @@ double left_of_distance(const Recipe& recipe, const testing::LeastSquares& probl
 
 class Convergence : public ::testing::TestWithParam<Recipe> {};
 
-constexpr double kArrived = 1.0 / 200;  // of the distance at the start
+constexpr double kArrived = 1.0 / 200;  // of the initial distance
 
 TEST_P(Convergence, DistanceToTheOptimumFallsToATwoHundredth) {
   double worst = 0;
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Convergence, ::testing::ValuesIn(kRecipes),
                            return name;
                          });
 
-// A learned radius also finds an optimum of another norm, which a fixed one cannot.
+// A learned radius also finds an optimum with a different norm, which a fixed one cannot.
 TEST(ConvergenceOfTheRadius, LearnedAndAdaptiveReachAnotherNormAndFixedDoesNot) {
   const testing::LeastSquares problem(4, {24, 16}, 1.6);
   EXPECT_LT(left_of_distance(kRecipes[0], problem), kArrived);
@@ -95,7 +95,7 @@ TEST(ConvergenceOfTheRadius, LearnedAndAdaptiveReachAnotherNormAndFixedDoesNot) 
   EXPECT_GT(left_of_distance({"rode-fixed", {{"lr", "0.02"}}}, problem), 0.1);
 }
 
-// The schedule is part of why they arrive: the same rate held ends farther away.
+// The schedule matters: with a constant rate the run ends farther away.
 TEST(ConvergenceOfTheSchedule, CosineEndsNearerThanAConstantRate) {
   const testing::LeastSquares problem(5, {24, 16}, 1.0);
   for (const std::size_t recipe : {0, 6, 14})

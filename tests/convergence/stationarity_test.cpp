@@ -58,7 +58,7 @@ TEST(RodeStationarity, NeighbourhoodOfZeroShrinksWithTheStepSizes) {
         std::printf("    %s, seed %d, rate %.1e: radial %.2e of %.2e, tangent %.2e of %.2e\n",
                     reproject == Reproject::final ? "final" : "guarded", static_cast<int>(seed),
                     rate, mean.radial, start.radial, mean.tangent, start.tangent);
-        // A third of the rate: at least half as far, so that noise cannot order them.
+        // A third of the rate must at least halve it, so that noise cannot decide the order.
         EXPECT_LT(mean.radial, 0.5 * before.radial) << rate;
         EXPECT_LT(mean.tangent, 0.5 * before.tangent) << rate;
         before = mean;

@@ -103,7 +103,7 @@ void check_routing(std::string_view pattern, std::string_view name) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 4096) return 0;  // longer ones only take longer
+  if (size > 4096) return 0;  // longer ones only cost time
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::vector<std::string_view> lines = lines_of(text);
   Settings settings;

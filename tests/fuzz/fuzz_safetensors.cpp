@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the safetensors reader: any bytes give a file or an Error, and a file round-trips. An
-// input with a checksum is tried twice, as it is and with the checksum of its bytes: mutations
-// would otherwise end there, and nothing behind it would be reached.
+// input with a checksum is tried twice, unchanged and with the right checksum: otherwise mutations
+// would stop there and never reach the code behind it.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,7 @@ std::uint64_t read_all(const ConstTensorView& view) {
   }
 }
 
-// Without overlap and without a hole, the tensors' sizes add up to what follows the header.
+// Without overlaps and holes, the tensors' sizes add up to the size of the data.
 void check_coverage(const SafetensorsFile& file, std::span<const std::uint8_t> input) {
   std::uint64_t expected = 0;
   std::memcpy(&expected, input.data(), sizeof expected);
@@ -72,7 +72,7 @@ void check_round_trip(const SafetensorsFile& file) {
   }
 }
 
-// Whether the input was a file.
+// Whether the input was a valid file.
 bool read(std::span<const std::uint8_t> input) {
   try {
     const auto file = SafetensorsFile::parse(std::as_bytes(input), "fuzz");

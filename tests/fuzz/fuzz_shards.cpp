@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes token shards and tokens.json: any bytes give tokens or an Error, and what is read is
-// written as it was.
+// Fuzzes token shards and tokens.json: any bytes give tokens or an Error, and tokens that were read
+// are written back identically.
 #include <cstring>
 #include <span>
 #include <string>
@@ -60,7 +60,7 @@ std::vector<std::string> fuzz_seeds() {
   info.tokenizer = "gpt2";
   info.vocab_size = 50257;
   info.end_of_text = 50256;
-  // Also without its checksum: what is mutated must reach the parser behind it.
+  // Also without its checksum: mutations must reach the parser behind it.
   const auto add_info = [&] {
     auto json = nlohmann::ordered_json::parse(lab::token_info_text(info));
     seeds.push_back(json.dump(2));

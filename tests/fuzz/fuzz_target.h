@@ -10,5 +10,5 @@
 // Returns 0, or ends the process: by abort(), a sanitizer or a signal.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
-// Valid inputs of different kinds. Mutations of what is nearly right reach deeper than noise.
+// Valid inputs of different kinds. Mutations of nearly valid input reach deeper than noise.
 std::vector<std::string> fuzz_seeds();

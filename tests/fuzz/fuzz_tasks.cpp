@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes task files and manifests of datasets: any text gives a task that prints as a file of the
+// Fuzzes task files and dataset manifests: any text gives a task that prints as a file of the
 // same task, or an Error.
 #include <string>
 #include <string_view>
@@ -51,7 +51,7 @@ void check_manifest(std::string_view text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 8192) return 0;  // longer ones only take longer
+  if (size > 8192) return 0;  // longer ones only cost time
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   check_task(text);
   check_manifest(text);

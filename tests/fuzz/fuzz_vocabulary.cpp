@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes GPT-2 vocabularies: two files give a tokenizer that gives any text back, whole or in
+// Fuzzes GPT-2 vocabularies: two files give a tokenizer that reproduces any text, whole or in
 // parts, or an Error.
 //
-// The input is encoder.json and vocab.bpe with a zero byte between them. A text is encoded that is
-// made of the input's own bytes.
+// The input is encoder.json and vocab.bpe with a zero byte between them. The text to encode
+// consists of the input's own bytes.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -70,7 +70,7 @@ std::string vocabulary(const std::vector<std::array<std::string, 2>>& merges) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size > 16384) return 0;  // longer ones only take longer
+  if (size > 16384) return 0;  // longer ones only cost time
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::size_t cut = std::min(input.find('\0'), size);
   const std::string_view merges = input.substr(std::min(cut + 1, size));

@@ -107,7 +107,7 @@ constexpr std::array<std::string_view, 48> kTokens{"{",
                                                    "+",
                                                    "*"};
 
-// The header length that the input carries, where it is plausible: text inputs have none.
+// The header length in the input, if it is plausible: text inputs have none.
 std::optional<std::uint64_t> header_length(const std::string& input) {
   if (input.size() < kLengthBytes) return std::nullopt;
   std::uint64_t length = 0;
@@ -125,15 +125,15 @@ Mutator::Mutator(std::uint64_t seed, std::vector<std::string> corpus)
 }
 
 std::string Mutator::next() {
-  // Mostly from the seeds: what mutations pile up is soon refused at its first byte.
+  // Mostly from the seeds: inputs with many mutations are soon refused at their first byte.
   std::string input = below(4) == 0 ? member() : corpus_[below(seeds_)];
   const auto length = header_length(input);
   const std::size_t size = input.size();
   do {
     mutate_once(input);
   } while (below(2) == 0);
-  // A header that grew or shrank is mostly given its new length: otherwise almost every mutation
-  // would end at the first check and nothing behind it would be reached.
+  // A header that grew or shrank mostly gets its new length: otherwise almost every mutation would
+  // fail the first check and never reach the code behind it.
   if (length && input.size() != size && input.size() >= kLengthBytes && below(4) != 0) {
     const std::uint64_t adjusted = *length + (input.size() - size);
     std::memcpy(input.data(), &adjusted, kLengthBytes);
@@ -150,7 +150,7 @@ std::string Mutator::next() {
   return input;
 }
 
-// Mostly behind the length field, which has a mutation of its own.
+// Mostly after the length field, which has its own mutation.
 std::size_t Mutator::position(const std::string& input) {
   if (header_length(input) && input.size() > kLengthBytes && below(8) != 0) {
     return kLengthBytes + below(input.size() - kLengthBytes);
@@ -240,7 +240,7 @@ void Mutator::patch_header_length(std::string& input) {
   std::memcpy(input.data(), &value, kLengthBytes);
 }
 
-// Puts a token in the place of another one, or between two.
+// Replaces a token with another, or inserts one between two.
 void Mutator::swap_token(std::string& input) {
   const std::string_view token = kTokens[below(kTokens.size())];
   for (int attempt = 0; attempt < 8; ++attempt) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fuzz target demands of every input.
+// What a fuzz target requires of every input.
 #pragma once
 
 #include <cstdio>
@@ -16,7 +16,7 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
-// Whether `work` ends without an error. Only rode::Error may come out, with an operation in front
+// Whether `work` ends without an error. Only rode::Error may be thrown, with the operation in front
 // and not flooded by the input; anything else reaches the driver and is a crash.
 template <class Work>
 bool succeeds(Work&& work) {

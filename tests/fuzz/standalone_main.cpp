@@ -32,11 +32,11 @@
 #include "fuzz/fuzz_target.h"
 #include "fuzz/mutator.h"
 
-// Present under the sanitizers alone; called after their report.
+// Present only under the sanitizers; called after their report.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
-// GCC's undefined-behaviour sanitizer is a library of its own that knows no callback of the
-// address sanitizer; ending by SIGABRT brings its findings to our handler.
+// GCC's undefined-behaviour sanitizer is a separate library without the address sanitizer's
+// callback; ending by SIGABRT brings its findings to our handler.
 extern "C" const char* __ubsan_default_options();
 extern "C" const char* __ubsan_default_options() {
   return "halt_on_error=1:abort_on_error=1:print_stacktrace=1";
@@ -102,7 +102,7 @@ void on_signal(int number) {
 
 void install_handlers() {
   std::set_terminate(on_terminate);
-  // Of its own stack: a stack overflow is one of the crashes looked for.
+  // On its own stack: a stack overflow is one of the crashes we look for.
   static std::array<char, 1U << 16U> stack{};
   stack_t alternative{};
   alternative.ss_sp = stack.data();
@@ -116,7 +116,7 @@ void install_handlers() {
   struct sigaction action{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_ONSTACK;
-  // Faults under a sanitizer stay its own: its report is worth more than a bare signal.
+  // Under a sanitizer, faults are left to it: its report is worth more than a bare signal.
   for (const int number : {SIGABRT, SIGALRM}) ::sigaction(number, &action, nullptr);
   if (sanitized) return;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) ::sigaction(number, &action, nullptr);

@@ -21,11 +21,11 @@ endfunction()
 file(REMOVE_RECURSE "${WORK_DIR}")
 file(MAKE_DIRECTORY "${WORK_DIR}")
 
-# The package must not remember where it was installed first.
+# The package must not depend on where it was first installed.
 run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --config "${CONFIG}" --prefix "${WORK_DIR}/staged")
 file(RENAME "${WORK_DIR}/staged" "${WORK_DIR}/prefix")
 
-# Nor may it lead back into the trees it was made from.
+# Nor may it refer to the trees it was built from.
 file(GLOB_RECURSE package_files "${WORK_DIR}/prefix/*.cmake" "${WORK_DIR}/prefix/*.h")
 if(NOT package_files)
   message(FATAL_ERROR "nothing was installed under ${WORK_DIR}/prefix")
@@ -44,7 +44,7 @@ endforeach()
 file(GLOB_RECURSE headers RELATIVE "${WORK_DIR}/prefix/include" "${WORK_DIR}/prefix/include/*")
 foreach(header IN LISTS headers)
   if(NOT header MATCHES "^rode/")
-    message(FATAL_ERROR "installed header '${header}' lies outside include/rode")
+    message(FATAL_ERROR "installed header '${header}' is outside include/rode")
   endif()
 endforeach()
 

@@ -70,6 +70,14 @@ CASES = [
     ("check_files", "src/core/a.cpp", "int a;", "no newline"),
     ("check_files", "src/core/a.cpp", "// TODO: later\n", "issue number"),
     ("check_files", "src/core/a.cpp", "int a;\n" * 399, "401 lines"),
+    ("check_words", "src/core/a.cpp", "// 4 bytes per parameter; one of a kind\n", None),
+    ("check_words", "src/core/a.cpp", "int chunk;  // a tile\n", None),
+    ("check_words", "src/core/a.cpp", "// State: 4 bytes a parameter\n", "a.cpp:3: '4 bytes a"),
+    ("check_words", "src/core/a.cpp", "// One block\n// a job.\n", "a.cpp:3: 'One block a job'"),
+    ("check_words", "src/core/a.cpp", 'f("all but "\n  "for one");\n', "write 'except'"),
+    ("check_words", "docs/a.md", "A kernel runs over chunks.\n", "a.md:3: 'chunks'"),
+    ("check_words", "docs/a.md", "built\nanew\n", "a.md:4: 'anew'"),
+    ("check_words", "tests/lint/a.py", "# anew\n", None),
 ]
 
 

@@ -28,7 +28,7 @@ void set_tested_device(Device device) {
   t.device = device;
   try {
     t.memory = device == Device::cuda ? make_cuda_backend({}) : make_cpu_backend({.threads = 1});
-    t.memory->allocate(1);  // a device that is there but cannot be used says so here
+    t.memory->allocate(1);  // throws if the device exists but cannot be used
   } catch (const Error& error) {
     t.problem = error.what();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which backend the tests of this process step on: `--backend cpu` or `cuda`, or the
+// Which backend the tests of this process use: `--backend cpu` or `cuda`, or the
 // environment's RODE_TEST_BACKEND.
 #pragma once
 
@@ -18,18 +18,18 @@ inline bool on_cuda() { return tested_device() == Device::cuda; }
 // Set once, by main.
 void set_tested_device(Device device);
 
-// Why the tested device cannot be used; empty where it can.
+// Why the tested device cannot be used; empty if it can.
 const std::string& device_problem();
 
-// A backend of the tested device, for memory alone. Lives as long as the process.
+// A backend of the tested device, only for its memory. Lives as long as the process.
 Backend& memory_backend();
 
 }  // namespace rode::test
 
-// Skips a test whose subject the GPU does not have.
+// Skips a test that does not apply to the GPU.
 #define RODE_CPU_ONLY(reason) \
   if (rode::test::on_cuda()) GTEST_SKIP() << "on the CPU only: " << (reason)
 
-// Skips a test whose subject the CPU does not have.
+// Skips a test that does not apply to the CPU.
 #define RODE_CUDA_ONLY(reason) \
   if (!rode::test::on_cuda()) GTEST_SKIP() << "on CUDA only: " << (reason)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU behind a device's manners, in place of CUDA: what the driver may not do is a crash
-// here, and what it must do is tested where no GPU is.
+// The CPU behaving like a device, in place of CUDA: whatever the driver must not do crashes here,
+// and whatever it must do is tested without a GPU.
 //
-// Memory of the backend is out of the host's reach but during its own calls. Steps run on a
-// copy of the jobs, which sees pointers, flags and constants when `refresh` says so and gives
-// results when `fetch` asks. Linked before the library's own make_cuda_backend.
+// The host cannot access the backend's memory except during the backend's own calls. Steps run on a
+// copy of the jobs, which receives pointers, flags and constants at `refresh` and returns results
+// at `fetch`. Linked before the library's own make_cuda_backend.
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -19,7 +19,7 @@
 namespace rode {
 namespace {
 
-// All memory of all such backends, and how many calls are using it.
+// All memory of all these backends, and how many calls are using it.
 struct Pages {
   std::mutex mutex;
   std::map<void*, std::size_t> mapped;
@@ -34,7 +34,7 @@ struct Pages {
   }
 };
 
-// While one lives, the memory can be touched.
+// While one lives, the memory can be accessed.
 class Reach {
  public:
   Reach() {
@@ -80,7 +80,7 @@ class FarBuffer final : public Buffer {
   }
 
  private:
-  // Of this buffer alone: there are many, and many such calls.
+  // Only of this buffer: there are many, and many such calls.
   template <class F>
   void in_reach(F&& copy) const {
     if (bytes_ == 0) return;

@@ -23,7 +23,7 @@ void fill_sentinel(std::byte* first, std::size_t bytes) {
   }
 }
 
-// An even number of bytes, so that the sentinel's halves lie alike on both sides.
+// An even number of bytes, so that the sentinel's halves have the same order on both sides.
 std::size_t even(std::size_t bytes) { return (bytes + 1) / 2 * 2; }
 
 }  // namespace

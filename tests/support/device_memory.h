@@ -10,8 +10,8 @@
 
 namespace rode::test {
 
-// 256 bytes on either side hold a number that is NaN in fp32 and in bf16: whatever reads past
-// the end and uses it, shows; whatever writes there, is seen by `check`.
+// 256 bytes on either side hold a number that is NaN in fp32 and in bf16: code that reads past the
+// end and uses it produces NaN; `check` detects writes.
 class GuardedArray {
  public:
   // `host` is borrowed. `misaligned` bytes are added to the address.
@@ -20,11 +20,11 @@ class GuardedArray {
   void* data() { return static_cast<std::byte*>(buffer_->data()) + start_; }
   std::size_t bytes() const { return bytes_; }
 
-  // Copies the host's numbers here where they have changed.
+  // Copies the host's numbers here if they have changed.
   void upload();
-  // Copies the array into `host` where it has changed.
+  // Copies the array into `host` if it has changed.
   void download(void* host);
-  // Both guard bands are as they were made. A failure is a failure of the current test.
+  // Both guard bands are unchanged. A failure is a failure of the current test.
   void expect_guards_intact() const;
   // The array is what was uploaded, bit for bit.
   void expect_unchanged() const;
@@ -36,7 +36,7 @@ class GuardedArray {
   std::unique_ptr<Buffer> buffer_;
 };
 
-// Arrays that are made while one lives lie this many bytes off their natural alignment.
+// Arrays created while one lives are this many bytes off their natural alignment.
 class Misaligned {
  public:
   explicit Misaligned(std::size_t bytes);

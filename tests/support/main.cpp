@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tests' main: chooses the backend, and skips every test where it cannot be used.
+// The tests' main: chooses the backend, and skips every test if it cannot be used.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   if (!testing::GTEST_FLAG(list_tests)) {
     rode::test::set_tested_device(name == "cuda" ? rode::Device::cuda : rode::Device::cpu);
     if (!rode::test::device_problem().empty()) {
-      if (name == "cpu") {  // every machine has one: a defect, nothing to skip for
+      if (name == "cpu") {  // every machine has one: a bug, not a reason to skip
         std::fprintf(stderr, "no usable cpu device: %s\n", rode::test::device_problem().c_str());
         return EXIT_FAILURE;
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main of test programs that know no backends.
+// The main of test programs without backends.
 #include <gtest/gtest.h>
 
 #include "support/run_all_tests.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last lines and the status of a test program.
+// The last lines and the exit status of a test program.
 #include "support/run_all_tests.h"
 
 #include <cstdio>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RUN_ALL_TESTS for every test program: a run that has shown nothing says so and is no success.
+// RUN_ALL_TESTS for every test program: a run in which nothing was tested says so and is no
+// success.
 #pragma once
 
 namespace rode::test {

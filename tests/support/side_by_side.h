@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the engine and the double-precision reference on the same tensors and judges how far
-// they are apart.
+// Runs the engine and the double-precision reference on the same tensors and measures how far apart
+// they are.
 #pragma once
 
 #include <string>
@@ -15,20 +15,20 @@
 
 namespace rode::testing {
 
-// Relative tolerances of the engine against the reference, of the distance moved.
+// Tolerances of the engine against the reference, relative to the distance moved.
 inline constexpr double kTwentySteps = 1e-4;
 inline constexpr double kHalfProducts = 4e-2;  // operands in bf16 or fp16
-// A GPU's fp32 products add in another order, over longer runs, than the CPU's.
+// A GPU's fp32 products add in a different order, over longer runs, than the CPU's.
 inline double one_step() { return test::on_cuda() ? 1e-4 : 1e-5; }
 inline constexpr double kUnitRounding = 0x1.0p-23;  // of fp32
 
-// One parameter and the gradients it sees.
+// One parameter and its gradients.
 struct Problem {
   Extents shape;
   Values weight;
   std::vector<Values> gradients;
   Layout layout = Layout::out_in;
-  std::vector<std::int64_t> blocks = {};  // as the option `splits` of the method says
+  std::vector<std::int64_t> blocks = {};  // as given by the method's option `splits`
   Route route = Route::matrix;
   double multiplier = 1.0;
 };
@@ -36,13 +36,13 @@ struct Problem {
 Problem correlated_problem(std::uint64_t seed, const Extents& shape, std::size_t steps,
                            double correlation = 0.3);
 
-// The name every problem's parameter has.
+// The parameter's name in every problem.
 inline constexpr const char* kName = "w";
 
 struct EngineRun {
   Values weight;
   reference::State state;
-  std::vector<std::vector<MatrixDiagnostics>> diagnostics;  // a step, a block
+  std::vector<std::vector<MatrixDiagnostics>> diagnostics;  // per step, per block
 };
 
 struct ReferenceRun {
@@ -51,10 +51,10 @@ struct ReferenceRun {
   std::vector<std::vector<reference::Diagnostics>> diagnostics;
 };
 
-// The options of a method as the reference wants them: all of them, as text.
+// The options of a method as the reference expects them: all of them, as text.
 reference::Settings settings_of(const Method& method);
 
-// On the tested backend; products in fp32 where the method leaves their type open.
+// On the tested backend; products in fp32 if the method does not set their type.
 EngineRun run_engine(const Method& method, const Problem& problem, EngineOptions engine = {});
 ReferenceRun run_reference(const Method& method, const Problem& problem);
 // From a given state, `skip` gradients and their weight later.
@@ -64,8 +64,8 @@ ReferenceRun continue_reference(const Method& method, const Problem& problem, co
 // An optimizer's state of one parameter, widened to double.
 reference::State state_of(const rode::Optimizer& optimizer, const std::string& name);
 
-// ||W' - W'_o|| <= tol ||W'_o - W|| + steps 2^-23 ||W||. The second term is what storing W
-// in fp32 costs.
+// ||W' - W'_o|| <= tol ||W'_o - W|| + steps 2^-23 ||W||. The second term is the rounding of W to
+// fp32.
 struct Agreement {
   double error = 0, bound = 0;
   double ratio() const { return bound > 0 ? error / bound : error > 0 ? 1e30 : 0; }
@@ -73,7 +73,7 @@ struct Agreement {
 Agreement compare(const Problem& problem, const Values& engine, const std::vector<double>& oracle,
                   double tol);
 
-// Holds the worst case of a test and reports it at the end, in the output and the XML.
+// Records the worst case of a test and reports it at the end, in the output and the XML.
 class Judge {
  public:
   Judge() = default;
@@ -92,7 +92,7 @@ class Judge {
 // Both runs, compared; the usual form.
 Agreement agreement_of(const Method& method, const Problem& problem, double tol);
 
-// How far apart two methods end by the reference, in units of the bound: a test of an
+// How far apart two methods end according to the reference, in units of the bound: a test of an
 // option must first show that the option matters.
 double effect(const Method& changed, const Method& plain, const Problem& problem, double tol);
 inline constexpr double kVisible = 10;  // bounds that an option's effect must exceed

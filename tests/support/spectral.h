@@ -9,8 +9,8 @@
 namespace rode::testing {
 
 // sigma_1 <= tr((X^T X)^p)^(1/2p) <= n^(1/2p) sigma_1: with p = 2^20 the right side is within
-// 2e-6 of sigma_1 for n <= 64. Power iteration would answer from below, and a test of an
-// upper bound may not.
+// 2e-6 of sigma_1 for n <= 64. Power iteration would give a lower bound, which a test of an upper
+// bound cannot use.
 inline double largest_singular_value(const reference::Matrix& x) {
   constexpr int kSquarings = 20;
   const bool tall = x.rows >= x.cols;

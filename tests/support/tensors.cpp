@@ -9,8 +9,8 @@
 namespace rode::testing {
 namespace {
 
-// `count` orthonormal vectors by Gram-Schmidt; Gaussian ones are far from dependent unless
-// they span the whole space, so each is cleaned twice.
+// `count` orthonormal vectors by Gram-Schmidt; Gaussian ones are far from dependent unless they
+// span the whole space, so each is orthogonalised twice.
 std::vector<std::vector<double>> orthonormal(Gaussian& gaussian, std::int64_t extent,
                                              std::int64_t count) {
   std::vector<std::vector<double>> basis;
@@ -118,7 +118,7 @@ Correlated correlated(std::uint64_t seed, const Extents& shape, std::size_t step
   const Values low = unit(sum(1.0, gaussian.outer(rows_of(shape), cols_of(shape)), 0.5,
                               gaussian.outer(rows_of(shape), cols_of(shape))));
   const Values noise = unit(gaussian.values(count));
-  // Two directions that persist over the steps, as a training run's do, and a fresh one.
+  // Two directions that persist over the steps, as in a training run, and a new one.
   constexpr std::int64_t kRank = 32;  // more costs only time
   const Values steady = unit(harmonic(gaussian, shape, kRank));
   Correlated result;

@@ -50,17 +50,17 @@ Values unit(std::span<const float> a);
 std::int64_t rows_of(const Extents& shape);
 std::int64_t cols_of(const Extents& shape);
 
-// Singular values 1/k for k = 1, ..., min(rank, short side), zero beyond: what momenta look
-// like in training.
+// Singular values 1/k for k = 1, ..., min(rank, short side), zero beyond: typical of momenta in
+// training.
 Values harmonic(Gaussian& gaussian, const Extents& shape, std::int64_t rank);
 
-// Weights with a low-rank part on noise, and gradients that see it.
+// Weights with a low-rank part plus noise, and gradients correlated with it.
 struct Correlated {
   Values weight;
   std::vector<Values> gradients;
 };
-// `correlation` weighs the weight's own low-rank part in each gradient against a harmonic
-// part and fresh noise. The norm of a gradient is sqrt(numel) * gradient_scale.
+// `correlation` is the share of the weight's own low-rank part in each gradient, against a harmonic
+// part and new noise. The norm of a gradient is sqrt(numel) * gradient_scale.
 Correlated correlated(std::uint64_t seed, const Extents& shape, std::size_t steps,
                       double correlation = 0.3, double gradient_scale = 0.05);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps host arrays and their twins in the backend's memory alike around every step.
+// Keeps host arrays and their twins in the backend's memory equal around every step.
 #include "support/tested_optimizer.h"
 
 #include <set>
@@ -17,7 +17,7 @@ EngineOptions on_tested_device(EngineOptions engine) {
 
 GuardedArray* Twins::array_of(const void* host, std::size_t bytes) {
   std::unique_ptr<GuardedArray>& found = arrays_[host];
-  // Another size at a known address: other memory that took its place.
+  // A different size at a known address: new memory that took its place.
   if (found != nullptr && found->bytes() != bytes) retired_.push_back(std::move(found));
   if (found == nullptr) {
     found = std::make_unique<GuardedArray>(host, bytes, Misaligned::bytes());

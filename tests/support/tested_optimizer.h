@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An optimizer on the tested backend that is fed from host memory.
 //
-// Tests write weights and gradients as host arrays, whatever the backend. Each array has a
-// guarded twin in the backend's memory; a step uploads what the test has changed, steps,
-// checks, looks at the guard bands and brings the weights back, also where it throws.
+// Tests write weights and gradients as host arrays, whatever the backend. Each array has a guarded
+// twin in the backend's memory; a step uploads what the test has changed, steps, checks, inspects
+// the guard bands and copies the weights back, even if it throws.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace rode::test {
 
-// The twins; a base class, so that they exist before the optimizer that is given them.
+// The twins; a base class, so that they exist before the optimizer that uses them.
 class Twins {
  protected:
   TensorView twin(const TensorView& host);
@@ -37,7 +37,7 @@ class Twins {
  private:
   GuardedArray* array_of(const void* host, std::size_t bytes);
 
-  // By host address: tied weights have one twin. Retired ones stay, as pointers may.
+  // By host address: tied weights have one twin. Retired twins stay, because pointers to them may.
   std::map<const void*, std::unique_ptr<GuardedArray>> arrays_;
   std::vector<std::unique_ptr<GuardedArray>> retired_;
 };
@@ -48,13 +48,13 @@ class Optimizer : private Twins, public rode::Optimizer {
             EngineOptions engine = {});
   explicit Optimizer(std::vector<ParameterGroup> groups, EngineOptions engine = {});
 
-  // step() and check(): what a caller on the CPU sees of one step.
+  // step() and check(): what a caller on the CPU gets from one step.
   void step(double multiplier = 1.0);
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
 };
 
-// On CUDA the method with fp32 products where it leaves their type open; elsewhere itself.
+// On CUDA the method with fp32 products if it does not set their type; elsewhere unchanged.
 Method in_fp32(const Method& method);
 
 }  // namespace rode::test

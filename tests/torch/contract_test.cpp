@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's contract: groups, closures, archives, errors, and the routing of modules.
+// LibTorch's contract: parameter groups, closures, archives, errors, and the routing of modules.
 #include "support.h"
 
 namespace rode::torch {
@@ -7,7 +7,7 @@ namespace {
 
 using ::torch::optim::OptimizerParamGroup;
 
-// A language model as small as can be.
+// A minimal language model.
 struct LanguageModel : nn::Module {
   LanguageModel() {
     tokens = register_module("tokens", nn::Embedding(10, 6));
@@ -54,7 +54,7 @@ TYPED_TEST_SUITE(Archives, Engines);
 
 TYPED_TEST(Archives, ContinueBitForBit) {
   TypeParam options;
-  // Bits of the rounding depend on the number of the step.
+  // The bits of the rounding depend on the step count.
   options.storage.rounding = Rounding::stochastic;
   LanguageModel through, first, second;
   for (LanguageModel* model : {&through, &first, &second}) model->to(at::kBFloat16);
@@ -116,7 +116,8 @@ TEST(Archives, ThatAreDamagedAreRefusedAndChangeNothing) {
   set_grads(p, 0);
   saver.step();
   const std::string good = saved(saver);
-  // Torch itself checks nothing of the values, so these must be found: a part of a state's bytes.
+  // Torch itself does not check the values, so damage in them must be found: some bytes of the
+  // state.
   const Tensor momentum = saver.state_tensor(p[0], "momentum").contiguous();
   const std::string bytes(static_cast<const char*>(momentum.const_data_ptr()), momentum.nbytes());
   const std::size_t at = good.find(bytes);
@@ -271,7 +272,7 @@ TEST(Errors, NameTheParameterAndTheRemedy) {
   EXPECT_TRUE(holds(error_of([&] { RODE unnamed(p, named); }), "2 names"));
   const std::string rate = error_of([&] { RODE refused(p, -0.5); });
   EXPECT_TRUE(holds(rate, "'lr': expected a number >= 0, got '-0.5'")) << rate;
-  // State that another rule left, under other keys.
+  // State left by another rule, under different keys.
   SGD sgd(p);
   set_grads(p, 0);
   sgd.step();
@@ -297,7 +298,7 @@ TEST(Errors, OfABadGradientMayBeSkippedAndThoseOfWeightsMayNot) {
   EXPECT_FALSE(same_bits(p[0], before[0]));
   EXPECT_TRUE(same_bits(p[1], before[1]));
 
-  // A weight that is stepped through a copy: torch sees the result of a step that overflowed.
+  // A weight that is updated through a copy: torch sees the result of a step that overflowed.
   Tensor wide = wave({6, 4}, 1).t().requires_grad_();
   SGD spoiling(std::vector<Tensor>{wide}, SGDOptions(3e38));
   wide.mutable_grad() = at::full({4, 6}, 100.0F);
@@ -337,7 +338,7 @@ TEST(Routing, TakesATensorOfTwoModulesForOne) {
   EXPECT_EQ(routed.matrices.names, (Names{"gate", "mix.weight"}));
   EXPECT_EQ(routed.rest.names.front(), "tokens.weight");
   EXPECT_EQ(routed.rest.names.size(), 5U);
-  model.head->weight.set_data(model.tokens->weight);  // two tensors on one memory
+  model.head->weight.set_data(model.tokens->weight);  // two tensors that share memory
   const std::string both = error_of([&] { route_module(model); });
   EXPECT_TRUE(holds(both, "'tokens.weight' and 'head.weight'")) << both;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small problems for the LibTorch optimizers, and the engine beside them.
+// Small problems for the LibTorch optimizers, and the engine to compare with.
 #pragma once
 
 #include <cmath>
@@ -68,7 +68,7 @@ inline double distance(const Tensor& a, const Tensor& b) {
   return (a.detach().to(at::kDouble) - b.detach().to(at::kDouble)).norm().item<double>();
 }
 
-// The parameters as the engine takes them, under the adapter's names.
+// The parameters as the engine expects them, under the adapter's names.
 inline std::vector<Parameter> views(const std::vector<Tensor>& tensors) {
   std::vector<Parameter> out;
   for (const Tensor& t : tensors) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of the LibTorch optimizers computes: the engine's values, torch's own, on any
-// tensors.
+// What a step of the LibTorch optimizers computes: equal to the engine's values and torch's own, on
+// any tensors.
 #include "support.h"
 
 namespace rode::torch {
@@ -15,7 +15,7 @@ TYPED_TEST_SUITE(Values, Engines);
 
 template <class Engine>
 Routing routing() {
-  // One rule for everything, where nothing is left to AdamW.
+  // One rule for everything, nothing is left to AdamW.
   if constexpr (requires(Engine e) { e.betas_rest; }) return {};
   return {Route::rest, {{"*", Treatment::matrix}}};
 }
@@ -54,7 +54,7 @@ TYPED_TEST(Values, EqualTheEnginesBitForBit) {
   }
 }
 
-// Rounding differs by a few units of the last place a step; the decay moves more than that.
+// Rounding differs by a few units in the last place per step; the decay changes more than that.
 void expect_close(const std::vector<Tensor>& a, const std::vector<Tensor>& b,
                   const std::vector<Tensor>& undecayed, int steps) {
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -121,7 +121,7 @@ TEST(Schedulers, MoveEveryRateOfAGroup) {
 TEST(Schedulers, StartFromTheRateWithWhichTheGroupCame) {
   const std::vector<Tensor> start = make_parameters();
   const std::vector<Tensor> p = copies(start), q = copies(start);
-  RODEOptions set;  // by the setter, before an optimizer has them
+  RODEOptions set;  // through the setter, before they belong to an optimizer
   set.set_lr(0.05);
   RODE one(p, set), other(q, rode::RodeOptions{.lr = 0.05});
   for (int t = 0; t < 3; ++t) {
@@ -150,7 +150,7 @@ TEST(Schedulers, LeaveTheRadialRateAloneOnRequest) {
     }
     results.push_back(p);
   }
-  // At lr = 0 the coupled one stands still, and the other's radius goes on.
+  // At lr = 0 the coupled radius stops, and the other continues.
   const Tensor &coupled = results[0][0], &alone = results[1][0];
   EXPECT_GT(distance(coupled, alone), 1e-2 * coupled.detach().norm().item<double>());
 }
@@ -227,7 +227,7 @@ TEST(State, IsTheMemoryOfTheEngine) {
 
 // ---- CUDA -------------------------------------------------------------------------------------
 
-// Why there is nothing to test on a GPU; empty: there is.
+// Why nothing can be tested on a GPU; empty if it can.
 std::string cuda_missing() {
   if (!::torch::cuda::is_available()) return "no usable cuda device";
   const Tensor one = at::ones({2, 2}, at::kCUDA);
@@ -256,7 +256,7 @@ TYPED_TEST(TorchCudaValues, EqualTheEnginesBitForBit) {
     SCOPED_TRACE(c10::toString(type));
     const std::vector<Tensor> own = moved(make_parameters(type), at::kCUDA);
     const std::vector<Tensor> given = moved(make_parameters(type), at::kCUDA);
-    // The stream that torch's current one is, unless told otherwise.
+    // Torch's current stream, unless set otherwise.
     rode::Optimizer engine(views(own), TypeParam{}, routing<TypeParam>(), {.device = Device::cuda});
     OptimizerOf<TypeParam> optimizer(given);
     for (int t = 0; t < 4; ++t) {
@@ -291,7 +291,7 @@ TEST(TorchCuda, StepsOnTheCurrentStream) {
     }
     EXPECT_TRUE(optimizer.state_tensor(p[0], "momentum").is_cuda());
     p[0].mutable_grad() = at::full({24, 16}, NAN, p[0].options().requires_grad(false));
-    optimizer.step();  // refused on the device, which is known later
+    optimizer.step();  // refused on the device, which becomes known later
     const std::string refused = error_of([&] { optimizer.engine().check(); });
     EXPECT_TRUE(holds(refused, "param.0")) << refused;
     EXPECT_EQ(optimizer.steps_done(), 4);

@@ -86,7 +86,7 @@ def assert_state(output, trajectory, name="w", soap=False, tol=None):
         if soap and key.startswith("basis."):
             actual = _up_to_sign(actual, expected)
         elif soap and key == "exp_avg":
-            # Columns of the basis have free signs, and so have the rotated entries.
+            # The signs of the basis columns are arbitrary, and so are those of the rotated entries.
             actual, expected = np.abs(actual), np.abs(expected)
         size = float(np.linalg.norm(expected.ravel()))
         # The radial signal is a difference of large terms: its error is the gradient's.

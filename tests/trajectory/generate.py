@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one case for `rode step`: in.safetensors and what the oracle makes of it.
+"""Writes one case for `rode step`: in.safetensors and the oracle's result for it.
 
 python tests/trajectory/generate.py --optimizer rode --shape 96x32 --steps 20 --out DIR
 rode step --optimizer rode --steps 20 --in DIR/in.safetensors --out DIR/out.safetensors

@@ -5,8 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
-# The oracles' matrices are too small for threads, which numpy's BLAS would start all the
-# same; the binary keeps the caller's environment.
+# The oracles' matrices are too small for threads, which numpy's BLAS would start anyway; the binary
+# keeps the caller's environment.
 ENVIRONMENT = dict(os.environ)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -45,7 +45,7 @@ def to_torch(value):
 
 
 def tensors_of(problems):
-    """The input file of `rode step` for problems by parameter name."""
+    """The input tensors of `rode step` for problems by parameter name."""
     tensors = {}
     for name, p in problems.items():
         tensors[f"param.{name}"] = p.weight
@@ -128,7 +128,7 @@ class Rode:
 
 
 def state_tensors(output):
-    """What a continuing run needs of an output file."""
+    """What a continuing run needs from an output file."""
     return {key: value for key, value in output.items() if key.startswith(("param.", "state."))}
 
 

@@ -40,7 +40,7 @@ def _with_spectrum(rng, shape, values):
 
 
 def harmonic(rng, shape):
-    """Singular values 1, 1/2, 1/3, ...: what momentum in training looks like."""
+    """Singular values 1, 1/2, 1/3, ...: typical of momentum in training."""
     return _with_spectrum(rng, shape, lambda k: 1.0 / np.arange(1, k + 1))
 
 

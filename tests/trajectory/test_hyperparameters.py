@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each option moves the result, by more than the tolerance could hide, as the oracle says."""
+"""Each option changes the result by more than the tolerance, as the oracle predicts."""
 
 import pytest
 

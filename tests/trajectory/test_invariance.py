@@ -104,7 +104,7 @@ def test_one_gradient_for_every_step_equals_it_written_out(rode):
 @pytest.mark.parametrize("shape,steps", [((96, 32), 1), ((256, 768), 2), ((1, 7), 3)])
 def test_guarded_equals_every_while_the_guard_sleeps(rode, shape, steps):
     p = problem(shape, steps, seed=1)
-    # A margin for fp32: the engine's t must lie on the same side of the threshold.
+    # A margin for fp32: the engine's t must be on the same side of the threshold.
     assert follow("rode", p, {"reproject": "every"}).rule.max_t < 0.98 * GUARD_SLEEPS
     every = rode.step_problem("rode", p, options={"reproject": "every"})
     assert_same_bits(every, rode.step_problem("rode", p, options={"reproject": "guarded"}))
@@ -123,7 +123,7 @@ def test_every_explodes_where_guarded_and_final_stay_healthy(rode, fresh):
     p = aligned((768, 256), fresh=fresh)
     per_column = lambda output: float(output["diag.w.q"].reshape(-1)[0]) / math.sqrt(256)
     done, target = rode.try_step("rode", tensors_of({"w": p}), options={"reproject": "every"})
-    # Past fp32's range the engine may refuse instead of writing what is not finite.
+    # Beyond fp32's range the engine may refuse instead of writing non-finite numbers.
     if done.returncode == 0:
         every = load_file(str(target))
         assert not per_column(every) < 1e3, "reproject=every no longer diverges here"

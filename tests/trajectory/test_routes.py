@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule steps which parameter, for every route and optimizer."""
+"""Which rule updates which parameter, for every route and optimizer."""
 
 import pytest
 

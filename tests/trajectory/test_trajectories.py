@@ -57,7 +57,7 @@ MUON_VARIANTS = [
 
 
 def oracle_options(options):
-    """What concerns the engine's way of computing is no part of the rule."""
+    """Options of how the engine computes are not part of the rule."""
     return {k: v for k, v in options.items() if k not in ("ns_form", "ns_dtype", "state_dtype")}
 
 
@@ -154,7 +154,7 @@ def test_soap_from_scratch(rode, shape, steps):
 
 
 def check_soap(rode, draw, options=None):
-    """On the first seed whose eigenvalue estimates never come near a tie.
+    """Uses the first seed whose eigenvalue estimates are never nearly equal.
 
     Columns are sorted by these estimates, and rounding could swap two that are equal.
     """
@@ -235,7 +235,7 @@ def test_bf16_products_stay_within_their_bound(rode, optimizer, options, spectru
 
 @pytest.mark.parametrize("optimizer", ["rode", "muon", "mars-m", "adamw", "ademamix", "sgd"])
 def test_bf16_state_stays_near_the_oracle(rode, optimizer):
-    """Each store of a buffer rounds by 2^-9; five of them, and the products' gain on top."""
+    """Each store of a buffer rounds by 2^-9; five of them, amplified by the products."""
     p = problem((64, 32), 5)
     trajectory = follow(optimizer, p)
     output = rode.step_problem(optimizer, p, options={"state_dtype": "bf16"})

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksum of safetensors files: its algorithm, and that no damage passes it.
+// The checksum of safetensors files: its algorithm, and that it detects all damage.
 #include "core/checksum.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::vector<std::byte> some_file() {
   return serialize_safetensors(entries, {{"rode.step", "12"}, {"format", "pt"}});
 }
 
-// The error's text; empty where the file is taken.
+// The error's text; empty if the file is accepted.
 std::string refusal(std::span<const std::byte> bytes) {
   try {
     SafetensorsFile::parse(bytes, "damaged");
@@ -118,7 +118,7 @@ TEST(SafetensorsChecksum, FilesOfOtherWritersLoadAndSaySo) {
   EXPECT_NE(file.checksum_note().find("'other': has no checksum"), std::string::npos);
 }
 
-// As a program does that copies the metadata of one file into another.
+// Like a program that copies the metadata of one file into another.
 TEST(SafetensorsChecksum, AKeptChecksumOfOtherDataIsRefusedWithItsRemedy) {
   const std::string entry = "rode-xxh3-128:0123456789abcdef0123456789abcdef";
   const std::string json = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
@@ -126,7 +126,7 @@ TEST(SafetensorsChecksum, AKeptChecksumOfOtherDataIsRefusedWithItsRemedy) {
                            entry + R"("}})";
   EXPECT_NE(refusal(safetensors_bytes(json, "xy")).find("save it again without that entry"),
             std::string::npos);
-  // With the digits of these bytes it is right, wherever it stands.
+  // With the digits of these bytes it is right, wherever it is.
   auto bytes = safetensors_bytes(json, "xy");
   const std::size_t at = 8 + find_checksum(json).value();
   std::ranges::copy(bytes_of(checksum_of(bytes, at)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle's RODE against the identities of the paper's proofs, and the
-// divergence of the published reprojection beside its two remedies.
+// The oracle's RODE against the identities of the paper's proofs, and the divergence of the
+// published reprojection with its two remedies.
 #include <gtest/gtest.h>
 
 #include "reference_support.h"
@@ -55,7 +55,7 @@ TEST_P(ReferenceRode, LeaksTheBuffersRadialPartByBetaTimesSine) {
     const Diagnostics d = walk.step(gaussian.tensor({m, n}));
     const double a = dot(walk.state.at("momentum").data, u);
     EXPECT_NEAR(a, d.s, kTolerance);
-    // The same walk without the radial part: the next buffers differ by the leak alone.
+    // The same walk without the radial part: the next buffers differ only by the leak.
     Walk clean = walk;
     Data& buffer = clean.state.at("momentum").data;
     buffer = sum(1.0, buffer, -a, u);
@@ -95,7 +95,7 @@ TEST(ReferenceRodeRadius, FixedKeepsTheNormOfConstruction) {
   Walk walk("rode-fixed", rode_settings({{"radius", "fixed"}}), gaussian.tensor({9, 4}));
   const double radius = length(walk.w.data);
   EXPECT_DOUBLE_EQ(walk.state.at("radius").data[0], radius);
-  walk.w.data = times(1.01, walk.w.data);  // drift from outside is undone
+  walk.w.data = times(1.01, walk.w.data);  // external drift is undone
   for (int k = 0; k < 6; ++k) {
     const Diagnostics d = walk.step(gaussian.tensor({9, 4}));
     EXPECT_DOUBLE_EQ(d.rho_next, radius);
@@ -203,7 +203,7 @@ TEST(ReferenceRodeBranches, SnrDampsByTheRatioOfNormsWithinItsClamp) {
 }
 
 // Weights with a strong rank-one part, and a gradient that pulls towards it.
-double kernel_norm(std::uint64_t seed, const std::string& reproject, int ns_steps) {
+double iterate_norm(std::uint64_t seed, const std::string& reproject, int ns_steps) {
   constexpr std::int64_t m = 64, n = 32;  // the smallest shape where every seed diverges
   Gaussian gaussian(seed);
   const Data u = gaussian.tensor({m}).data, v = gaussian.tensor({n}).data;
@@ -222,19 +222,19 @@ TEST(ReferenceRodeReprojection, EveryDivergesWhereGuardedAndFinalStayBounded) {
   const double bound = 1.2024 * std::sqrt(32.0);  // every singular value below p_max
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
-    EXPECT_GT(kernel_norm(seed, "every", 5), 1e6);
+    EXPECT_GT(iterate_norm(seed, "every", 5), 1e6);
     for (const char* safe : {"guarded", "final"}) {
-      EXPECT_LT(kernel_norm(seed, safe, 5), bound) << safe;
-      EXPECT_LT(kernel_norm(seed, safe, 12), bound) << safe;
-      EXPECT_GT(kernel_norm(seed, safe, 5), 0.4 * std::sqrt(32.0)) << safe;
+      EXPECT_LT(iterate_norm(seed, safe, 5), bound) << safe;
+      EXPECT_LT(iterate_norm(seed, safe, 12), bound) << safe;
+      EXPECT_GT(iterate_norm(seed, safe, 5), 0.4 * std::sqrt(32.0)) << safe;
     }
   }
 }
 
 TEST(ReferenceRodeReprojection, GuardedIsThePublishedIterationWhileTheFactorIsOne) {
   Gaussian gaussian(11);
-  // Weights and gradient live mostly in different columns, which keeps every t
-  // below the 0.0476 where the guard begins, but not at zero.
+  // Weights and gradient are mostly in different columns, which keeps every t below the 0.0476 at
+  // which the guard begins, but not at zero.
   Tensor start = gaussian.tensor({20, 16}), g = gaussian.tensor({20, 16});
   for (std::size_t i = 0; i < start.data.size(); ++i) (i % 16 < 8 ? start : g).data[i] *= 0.05;
   Walk guarded("rode", rode_settings(), start);
@@ -257,8 +257,8 @@ TEST(ReferenceRodeReprojection, OtherCoefficientsNeedFinal) {
   }
 }
 
-// f(W) = ||W - T||^2 / 2: the averaged gradient falls into a neighbourhood whose
-// size follows the step sizes.
+// f(W) = ||W - T||^2 / 2: the averaged gradient falls into a neighbourhood whose size is
+// proportional to the step sizes.
 double averaged_gradient(const char* lr, const char* lr_rho) {
   Gaussian gaussian(12);
   const Tensor target = gaussian.tensor({6, 4});

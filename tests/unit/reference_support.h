@@ -14,7 +14,7 @@
 
 namespace rode::reference {
 
-constexpr double kTolerance = 1e-12;  // double rounding, with room for a few thousand terms
+constexpr double kTolerance = 1e-12;  // rounding in double, with a margin for a few thousand terms
 
 using Data = std::vector<double>;
 
@@ -94,7 +94,7 @@ inline Settings muon_settings(const Settings& changes = {}) {
               changes);
 }
 
-// A parameter on its way, for tests that walk several steps.
+// A parameter over several steps.
 struct Walk {
   std::string optimizer;
   Settings settings;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle's layouts and baselines against steps small enough to do by hand.
+// The oracle's layouts and baselines against steps small enough to compute by hand.
 #include "reference/reference.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(ReferenceLayout, InOutIsTheTransposedProblem) {
     plain.step(g);
     other.step(turned(g));
     EXPECT_NEAR(distance(turned(plain.w).data, other.w.data), 0.0, kTolerance) << name;
-    if (name == std::string("muon")) {  // its scale tells fan-out from fan-in
+    if (name == std::string("muon")) {  // its scale distinguishes fan-out from fan-in
       Walk wrong(name, settings, turned(w));
       wrong.step(turned(g));
       EXPECT_GT(distance(wrong.w.data, other.w.data), 1e-3);
@@ -74,8 +74,8 @@ TEST(ReferenceLayout, HigherRanksAreFlattenedBehindTheFirstDimension) {
 }
 
 TEST(ReferenceMuon, OrthogonalisesScalesAndDecaysOnce) {
-  // A multiple of an orthogonal matrix has all singular values alike: the kernel is
-  // p(p(...)) of 1/sqrt(2) times that matrix.
+  // All singular values of a multiple of an orthogonal matrix are equal: the iterate is p(p(...))
+  // of 1/sqrt(2) times that matrix.
   Walk walk("muon", muon_settings(), Tensor{{2, 2}, {1, 2, 3, 4}});
   walk.step(Tensor{{2, 2}, {0, -3, 3, 0}});
   double x = 1.0 / std::sqrt(2.0);
@@ -246,7 +246,7 @@ TEST(ReferenceAdEMAMix, FirstStepByHandWithAndWithoutWarmup) {
   warm.step(Tensor{{1}, {4.0}});
   const double lives = 0.5 * (std::log(0.5) / std::log(0.9) + std::log(0.5) / std::log(0.999));
   const double beta3 = std::pow(0.5, 1.0 / lives);
-  // The schedule's 1e-8 inside the logarithm is left out here: hence the tolerance.
+  // The schedule's 1e-8 inside the logarithm is omitted here: hence the tolerance.
   EXPECT_NEAR(warm.w.data[0], 1.0 - 0.1 * (1.0 + 1.0 * (1.0 - beta3) + 0.5), 1e-7);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that must be refused with a clear error, and writes that must leave the old file alone.
+// Files that must be refused with a clear error, and writes that must leave the old file unchanged.
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -24,7 +24,7 @@ using test::file_bytes;
 using test::safetensors_bytes;
 using test::TemporaryDirectory;
 
-// The message of the error that `call` must throw; its form is the same for all.
+// The message of the error that `call` must throw; all have the same form.
 template <typename Call>
 std::string refusal(Call call) {
   try {
@@ -149,8 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Offsets, SafetensorsHostile,
-    testing::Values(Case{"backwards", one("[1]", "[4,0]"), "1234", "run backwards"},
-                    Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "leave the data"},
+    testing::Values(Case{"backwards", one("[1]", "[4,0]"), "1234", "are reversed"},
+                    Case{"beyond_the_data", one("[2]", "[0,8]"), "1234", "exceed the data"},
                     Case{"huge", one("[1]", "[18446744073709551612,18446744073709551615]"), "1234",
                          "leave the"},
                     Case{"negative", one("[1]", "[-4,0]"), "1234", "has -4"},
@@ -285,7 +285,8 @@ TEST_F(SafetensorsWriteErrors, AnUnwritableDirectoryLeavesTheOldFile) {
   const bool root = ::geteuid() == 0;
   if (root) {
     ASSERT_EQ(::chown(directory_.path().c_str(), kNobody, kNobody), 0);
-    if (::seteuid(kNobody) != 0) GTEST_SKIP() << "root here, and no other user to become";
+    if (::seteuid(kNobody) != 0)
+      GTEST_SKIP() << "running as root, and cannot switch to another user";
   }
   expect_refused(std::vector<TensorEntry>{{"a", view_}}, "Permission denied");
   if (root) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing of safetensors files that are what they claim to be.
+// Reading and writing of valid safetensors files.
 #include "rode/safetensors.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::array kAllDTypes{DType::f64, DType::f32, DType::f16,    DType::bf
                                 DType::i32, DType::i16, DType::i8,     DType::u64,  DType::u32,
                                 DType::u16, DType::u8,  DType::boolean};
 
-// One tensor of 3 x 5 a dtype, every byte different from its neighbours.
+// One 3 x 5 tensor per dtype, every byte different from its neighbours.
 class AllDTypes {
  public:
   AllDTypes() {
@@ -103,7 +103,7 @@ TEST(Safetensors, OrdersByElementSizeThenNameAndAlignsTheData) {
   EXPECT_EQ(length % 8, 0U);
   const auto file = SafetensorsFile::parse(bytes, "order");
   EXPECT_EQ(file.names(), (std::vector<std::string>{"y", "b", "z", "a"}));
-  // Aligned in place: consecutive tensors are neighbours, so none was copied away.
+  // Aligned in place: consecutive tensors are adjacent, so none was copied.
   EXPECT_EQ(static_cast<const char*>(file.tensor("b").data) -
                 static_cast<const char*>(file.tensor("y").data),
             16);
@@ -129,7 +129,7 @@ TEST(Safetensors, AFileWithoutTensorsIsLegal) {
 }
 
 TEST(Safetensors, MisalignedForeignTensorsAreCopiedToAlignedMemory) {
-  // A header of odd length, and a byte before the floats: misaligned whichever way it is stored.
+  // A header of odd length, and a byte before the floats: misaligned however it is stored.
   for (const char* padding : {"", " ", "  ", "   "}) {
     const std::string json = R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                              R"("w":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})" +

@@ -8,8 +8,8 @@
 //   W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
 // maximize: g is the negated gradient.
-// The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
+// The rest uses the same rule with lr_rest and weight_decay_rest.
+// Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 #pragma once
 
 #include <memory>

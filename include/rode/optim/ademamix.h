@@ -12,8 +12,8 @@
 //   beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
 //   f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 //
-// The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none. State: 12 bytes a parameter.
+// The rest uses the same rule with lr_rest and weight_decay_rest.
+// Deviations: none. State: 12 bytes per parameter.
 #pragma once
 
 #include <array>

@@ -17,15 +17,15 @@ enum class Coefficients {
 // Operand type of the Newton-Schulz products; accumulation is always fp32.
 enum class NsDType { automatic, fp32, bf16, fp16 };
 
-// standard: X <- X p(X^T X). gram: iterate on the small Gram matrix and apply the
-// product once a restart; algebraically equal, fewer FLOPs where rows > columns.
+// standard: X <- X p(X^T X). gram: iterate on the small Gram matrix and apply the product once per
+// restart; algebraically equal, fewer FLOPs if rows > columns.
 enum class NsForm { automatic, standard, gram };
 
 // Writing bf16 weights back.
 enum class Rounding {
   nearest,
   stochastic,  // unbiased, reproducible from `seed`
-  exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes a parameter
+  exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes per parameter
 };
 
 enum class StateDType { fp32, bf16 };

@@ -7,7 +7,7 @@
 //   W <- W - lr (u + weight_decay W)
 //   m <- beta2 m + (1 - beta2) g
 //
-// The rest takes the same rule with lr_rest (unless set, lr) and weight_decay_rest.
+// The rest uses the same rule with lr_rest (unless set, lr) and weight_decay_rest.
 // Deviations: none. State: 4 bytes per parameter.
 #pragma once
 

@@ -13,7 +13,7 @@
 #include "rode/optim/soap.h"
 
 // X(class in LibTorch and Python, options struct, name, summary), in the order of the
-// documentation. Names that set some options of a struct (rode-snr, muon-rms, ...) are in
+// documentation. Names that preset some options of a struct (rode-snr, muon-rms, ...) are in
 // src/optim/registry.cpp.
 #define RODE_FOR_EACH_OPTIMIZER(X)                                                         \
   X(RODE, RodeOptions, "rode",                                                             \

@@ -2,7 +2,7 @@
 // MARS-M: Muon on a variance-reduced gradient (approximate mode).
 //
 // Liu et al., "MARS-M: When variance reduction meets matrices", 2025. With c = gamma *
-// momentum / (1 - momentum), G the gradient and G_prev the one before (0 at first):
+// momentum / (1 - momentum), G the gradient and G_prev the previous one (initially 0):
 //
 //   C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
 //   M <- momentum * M + (1 - momentum) C
@@ -10,7 +10,7 @@
 //   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 //   G_prev <- G
 //
-// Deviations: none. State: 8 bytes a matrix parameter.
+// Deviations: none. State: 8 bytes per matrix parameter.
 #pragma once
 
 #include <memory>

@@ -13,8 +13,8 @@
 // constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
 // constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
 //
-// Deviations: none from torch.optim.Muon but the precision of the products.
-// State: 4 bytes a matrix parameter.
+// Deviations: none from torch.optim.Muon except the precision of the products.
+// State: 4 bytes per matrix parameter.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RODE: radius and direction of every matrix learn by rules of their own.
+// RODE: the radius and the direction of every matrix follow separate rules.
 //
 // Xu, Qu, Sun, Zhuo: "RODE: A Radial-Orthogonal Decoupled Engine for Optimization", 2026,
 // Algorithm 1. For a matrix W with gradient g and raw buffer B:
@@ -18,7 +18,7 @@
 //
 // Variants:
 //   nesterov               X_0 from momentum * M + P(g)
-//   reproject = guarded    after each reprojection but the last, X is multiplied by
+//   reproject = guarded    after each reprojection except the last, X is multiplied by
 //                          min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
 //                          iteration can diverge; this one is bounded in exact arithmetic
 //                          (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
@@ -33,7 +33,7 @@
 //
 // Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23
 // of its terms (a gradient along W, to rounding) has no direction (docs/numerics.md).
-// State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
+// State: 4 bytes per matrix parameter (momentum), a few scalars per matrix.
 #pragma once
 
 #include <memory>
@@ -52,7 +52,7 @@ enum class Conditioner { newton_schulz, none };
 enum class Reproject { guarded, every, final };
 
 struct RodeOptions {
-  double lr = 1.206e-3;  // directional rate: radians per unit of kernel norm
+  double lr = 1.206e-3;  // directional rate: radians per unit norm of the iterate
   // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
   std::optional<double> lr_rho = {};
   double momentum = 0.9;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD.
+// SGD with heavy-ball momentum and coupled weight decay, like torch.optim.SGD.
 //
 //   d  = g + weight_decay W
 //   B <- momentum * B + d        (B = d at the first step: B starts at 0)
-//                                (momentum = 0: B stays as it is, and W - lr d)
+//                                (momentum = 0: B stays unchanged, and W - lr d)
 //   W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 //
 // maximize: g is the negated gradient.
-// The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none. State: 4 bytes a parameter.
+// The rest uses the same rule with lr_rest and weight_decay_rest.
+// Deviations: none. State: 4 bytes per parameter.
 #pragma once
 
 #include <memory>

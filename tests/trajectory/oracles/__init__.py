@@ -26,7 +26,7 @@ _MATRIX_RULES = {
 
 
 def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dtype=np.float64):
-    """The oracle of one parameter; `matrix` tells the rule (default: rank two or more)."""
+    """The oracle of one parameter; `matrix` selects the rule (default: rank two or more)."""
     options = options_of(optimizer, changed)
     if matrix is None:
         matrix = w.ndim >= 2
@@ -48,7 +48,7 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
         return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype=dtype)
     if optimizer == "sgd":
         rule = (lr, decay, options["momentum"], options["nesterov"], options["maximize"])
-        # PyTorch keeps no buffer without momentum; ours exists and rests at zero.
+        # PyTorch keeps no buffer without momentum; ours exists and stays at zero.
         if use_torch and options["momentum"] != 0:
             return torch_sgd(w, *rule)
         return Sgd(w, *rule, dtype=dtype)

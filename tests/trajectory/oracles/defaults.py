@@ -112,10 +112,10 @@ DEFAULTS = {
     },
 }
 
-# Stepping everything by one rule: the rest differs in its rate and decay alone.
+# One rule for everything: the rest differs only in its rate and decay.
 SAME_RULE = {"ademamix", "adamw", "adafactor", "lion", "sgd"}
 
-# The adaptive radius has a relative rate, with a default of its own.
+# The adaptive radius has a relative rate, with its own default.
 ADAPTIVE_LR_RHO = 1e-2
 
 

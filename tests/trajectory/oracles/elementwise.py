@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW, AdEMAMix, Adafactor, Lion and SGD in plain numpy; AdamW and SGD by PyTorch too."""
+"""AdamW, AdEMAMix, Adafactor, Lion and SGD in plain numpy; AdamW and SGD also with PyTorch."""
 
 import math
 

@@ -38,17 +38,19 @@ class Muon:
 
     def _block(self, i, w, start):
         o, lr = self.o, self.o["lr"]
-        kernel = newton_schulz(start / max(norm(start), o["eps"]), o["coefficients"], o["ns_steps"])
+        iterate = newton_schulz(
+            start / max(norm(start), o["eps"]), o["coefficients"], o["ns_steps"]
+        )
         scale = update_scale(o["scale"], *w.shape)
-        moved = (1 - lr * o["weight_decay"]) * w - lr * scale * kernel
+        moved = (1 - lr * o["weight_decay"]) * w - lr * scale * iterate
         if o["constraint"] == "none":
             return moved
         radius = float(self.state["radius"][i])
         if radius == 0:
             return w
         if o["constraint"] == "hyperball":
-            size = norm(kernel)
-            moved = w if size == 0 else w - lr * radius * kernel / size
+            size = norm(iterate)
+            moved = w if size == 0 else w - lr * radius * iterate / size
         return radius * moved / norm(moved)
 
 
@@ -75,6 +77,6 @@ class MarsM:
         momentum = beta * self.state["momentum"] + (1 - beta) * corrected
         self.state = {"momentum": momentum, "previous_grad": g.copy()}
         m = self.view.matrix(momentum)
-        kernel = newton_schulz(m / (norm(m) + o["eps"]), o["coefficients"], o["ns_steps"])
+        iterate = newton_schulz(m / (norm(m) + o["eps"]), o["coefficients"], o["ns_steps"])
         scale = update_scale("rms", *m.shape)
-        return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * scale * self.view.tensor(kernel)
+        return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * scale * self.view.tensor(iterate)

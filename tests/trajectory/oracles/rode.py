@@ -32,8 +32,8 @@ class Rode:
             self.state["radius_avg_sq"] = np.zeros(count)
             self.state["step"] = np.zeros(1, np.int64)
         self.diag = {}
-        # Inner products <X, U> that each reprojection removed, but the last: |t| up to
-        # GUARD_SLEEPS leaves the guard without effect.
+        # Inner products <X, U> that each reprojection except the last removed: for |t| up to
+        # GUARD_SLEEPS the guard has no effect.
         self.max_t = 0.0
 
     def step(self, w, g):
@@ -82,12 +82,12 @@ class Rode:
         start = beta * m + g_perp if o["nesterov"] else m
         start_norm = norm(start)
         if o["direction"] != "fixed" and start_norm > o["eps_ns"]:
-            kernel = self._kernel(start / start_norm, u)
-            q = norm(kernel)
+            iterate = self._iterate(start / start_norm, u)
+            q = norm(iterate)
             if q > 0:
                 theta = lr * gamma * q
                 diag.update(q=q, theta=theta)
-                d = kernel / q
+                d = iterate / q
                 if o["direction"] == "geodesic":
                     u_next = math.cos(theta) * u - math.sin(theta) * d
                 else:
@@ -110,7 +110,7 @@ class Rode:
         change = math.exp(-o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
         return float(rho * max(change, o["floor"]))
 
-    def _kernel(self, x, u):
+    def _iterate(self, x, u):
         o, steps = self.o, self.o["ns_steps"]
         if o["conditioner"] == "none":
             return x

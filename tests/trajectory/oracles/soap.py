@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOAP in plain numpy for tensors of any rank, one preconditioner a mode."""
+"""SOAP in plain numpy for tensors of any rank, one preconditioner per mode."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def mode_gram(g, mode):
-    """G contracted with itself over every mode but one."""
+    """G contracted with itself over every mode except one."""
     unfolded = np.moveaxis(g, mode, 0).reshape(g.shape[mode], -1)
     return unfolded @ unfolded.T
 
