@@ -44,14 +44,15 @@ void append(std::vector<AdafactorSlice>& table, std::size_t task, std::int64_t c
 AdafactorCut adafactor_cut(const AdafactorJob& job) {
   if (job.row == nullptr) return AdafactorCut::run;
   const bool small = std::max(job.rows, job.cols) <= kAdafactorSmallSide;
-  return small ? AdafactorCut::group : AdafactorCut::tile;
+  return small ? AdafactorCut::planes : AdafactorCut::tile;
 }
 
 std::int64_t adafactor_slices(const AdafactorJob& job) {
   if (element_count(job) == 0) return 0;
   switch (adafactor_cut(job)) {
     case AdafactorCut::run: return ceil_div(job.cols, kAdafactorRun);
-    case AdafactorCut::group: return ceil_div(job.planes, kAdafactorGroup / (job.rows * job.cols));
+    case AdafactorCut::planes:
+      return ceil_div(job.planes, kAdafactorPlanes / (job.rows * job.cols));
     case AdafactorCut::tile: break;
   }
   return job.planes * ceil_div(job.rows, kAdafactorTileRows) *
@@ -82,11 +83,11 @@ AdafactorSteps::AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_
       append(lines, tasks_.size(), adafactor_lines(job));
       task.tiles_down = ceil_div(job.rows, kAdafactorTileRows);
       task.tiles_across = ceil_div(job.cols, kAdafactorTileCols);
-      task.row_groups = ceil_div(job.rows, kAdafactorLines);
+      task.row_blocks = ceil_div(job.rows, kAdafactorLines);
       task.row_parts = parts;
       task.col_parts = task.row_parts + job.planes * task.tiles_across * job.rows;
       task.row_sums = task.col_parts + job.planes * task.tiles_down * job.cols;
-      parts = task.row_sums + job.planes * task.row_groups;
+      parts = task.row_sums + job.planes * task.row_blocks;
     }
     tasks_.push_back(task);
   }

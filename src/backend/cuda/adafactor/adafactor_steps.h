@@ -2,8 +2,8 @@
 // Adafactor for all jobs at once: tables of work, and the launches that run over them.
 //
 // A tensor is planes x rows x cols (its last two dimensions, and how many such). Its shape
-// alone decides how it is cut: rank < 2 into runs of elements, small planes into groups of
-// whole planes that fit shared memory, others into tiles. One slice is one block's work
+// alone decides how it is cut: rank < 2 into runs of elements, small planes into as many
+// whole planes as fit shared memory, others into tiles. One slice is one block's work
 // and one partial sum.
 #pragma once
 
@@ -21,12 +21,12 @@
 
 namespace rode::cuda {
 
-enum class AdafactorCut : std::int32_t { run, group, tile };
+enum class AdafactorCut : std::int32_t { run, planes, tile };
 
-// Elements of a run; greatest side of a small plane, and elements of a group.
+// Elements of a run; greatest side of a small plane, and elements of the planes that a block takes.
 inline constexpr std::int32_t kAdafactorRun = 32768, kAdafactorSmallSide = 64;
-inline constexpr std::int32_t kAdafactorGroup = kAdafactorSmallSide * kAdafactorSmallSide;
-// Columns: eight a lane. Rows: 128 keep the partial column sums at 1/16 byte an element.
+inline constexpr std::int32_t kAdafactorPlanes = kAdafactorSmallSide * kAdafactorSmallSide;
+// Columns: eight per lane. Rows: 128 keep the partial column sums at 1/16 byte per element.
 inline constexpr std::int32_t kAdafactorTileRows = 128, kAdafactorTileCols = 256;
 // Rows or columns whose averages one block advances.
 inline constexpr std::int32_t kAdafactorLines = 256;
@@ -47,10 +47,10 @@ struct AdafactorTask {
   std::int64_t planes, rows, cols, offset;
   AdafactorCut cut;
   std::int64_t tiles_down, tiles_across;  // of a plane
-  std::int64_t row_groups;                // of kAdafactorLines rows, of a plane
+  std::int64_t row_blocks;                // of kAdafactorLines rows, of a plane
   std::int64_t row_parts;                 // planes x tiles_across x rows
   std::int64_t col_parts;                 // planes x tiles_down x cols
-  std::int64_t row_sums;                  // planes x row_groups
+  std::int64_t row_sums;                  // planes x row_blocks
   std::int64_t first_slice, slices;
 };
 
