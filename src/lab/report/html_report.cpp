@@ -8,7 +8,7 @@
 
 #include "core/file_io.h"
 #include "lab/report/html_chart.h"
-#include "lab/task/embedded.h"
+#include "lab/base/embedded.h"
 #include "rode/version.h"
 
 namespace rode::lab {
