@@ -239,7 +239,7 @@ void run_compare(const CompareArguments& arguments) {
   }
   run_jobs(needed, arguments);
   const lab::Comparison comparison = gather(jobs);
-  lab::write_report(comparison, folder);
+  lab::write_report(comparison, folder, tell);
   if (arguments.json) {
     fmt::print("{}\n", lab::to_json(comparison).dump(2));
     return;
