@@ -39,8 +39,7 @@ test: ## build and run every test
 # LibTorch is that of .venv.
 .PHONY: lab
 lab: ## build the command line that trains, build/lab/bin/rode
-	@tools/setup.sh --lab
-	$(call build,lab)
+	@tools/build_lab.sh
 	@test -x build/lab/bin/rode
 
 .PHONY: demo

@@ -79,7 +79,7 @@ def train(arguments: argparse.Namespace, task: pathlib.Path, name: str) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     begin = time.monotonic()
-    rate = 0.0  # seconds a step, of the slowest run so far
+    rate = 0.0  # seconds per step, of the slowest run so far
     left = list(arguments.runs or RUNS)
     with tempfile.TemporaryDirectory() as scratch:
         # Checkpoints at the end alone: one holds a gigabyte.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training steps of a task's model on the GPU, on random tokens: time of forward, backward and
-// optimizer, tokens a second, as one JSON object.
+// optimizer, tokens per second, as one JSON object.
 //
 //   bench_lab_step [--task wiki-114m] [--optimizer rode] [--batch N] [--steps 30] [--warmup 10]
 #include <algorithm>

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Embeds text files in a program: cmake -DOUT=F.cpp -DROOT=DIR "-DFILES=a;b" -P RodeEmbed.cmake
 set(text "// Made by cmake/RodeEmbed.cmake; do not edit.\n#include <array>\n\n")
-string(APPEND text "#include \"lab/task/embedded.h\"\n\nnamespace rode::lab {\nnamespace {\n\n")
+string(APPEND text "#include \"lab/base/embedded.h\"\n\nnamespace rode::lab {\nnamespace {\n\n")
 list(LENGTH FILES count)
 string(APPEND text "constexpr std::array<EmbeddedFile, ${count}> kFiles = {{\n")
 foreach(name IN LISTS FILES)

@@ -3,7 +3,9 @@
 # Prepares a Debian or Ubuntu machine: system packages, then .venv with the pinned Python packages.
 #
 #   tools/setup.sh --build    what building the command line needs: system packages alone
-#   tools/setup.sh --lab      the same, and PyTorch, whose LibTorch the lab is built with
+#   tools/setup.sh --python   the system packages that .venv needs
+#   tools/setup.sh --torch    PyTorch in .venv, whose LibTorch the lab is built with
+#   tools/setup.sh --has-torch  nothing: whether PyTorch is there is the exit status
 #   tools/setup.sh            what testing, formatting and the Python package need
 #   tools/setup.sh --peers    the same, and what tests compare the lab with
 #   tools/setup.sh --fuzz     the same, and a clang with libFuzzer
@@ -15,7 +17,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly requirements=python/requirements-dev.txt
 readonly torch_requirements=python/requirements-torch.txt
-readonly packages_file=tools/packages-debian.txt
+readonly packages=tools/packages-debian.txt
+readonly python_packages=tools/packages-debian-python.txt
+readonly test_packages=tools/packages-debian-test.txt
 readonly peers_requirements=tools/requirements-peers.txt
 readonly cuda_requirements=tools/requirements-cuda.txt
 readonly venv=.venv
@@ -67,9 +71,10 @@ install_packages() {
   fi
 }
 
+# setup_packages FILES...: the packages that the files list.
 setup_packages() {
   local wanted
-  mapfile -t wanted < <(grep -Ev '^[[:space:]]*(#|$)' "$packages_file")
+  mapfile -t wanted < <(grep -hEv '^[[:space:]]*(#|$)' "$@")
   if ! command -v apt-get >/dev/null; then
     say "no apt-get here; the equivalents of these packages are needed: ${wanted[*]}"
     return
@@ -151,19 +156,23 @@ setup_venv() {
   touch "$stamp"
 }
 
+torch_stamp() { printf '%s\n' "$venv/.torch-$(pins_hash "$torch_requirements")"; }
+
+has_torch() {
+  has_packages "$(torch_stamp)" ||
+    has_packages "$venv/.installed-$(pins_hash "$torch_requirements" "$requirements")"
+}
+
 # PyTorch as a library for C++: what Python alone needs of it, and bytecode, come with the rest.
 setup_torch() {
-  local stamp all
-  stamp=$venv/.torch-$(pins_hash "$torch_requirements")
-  all=$venv/.installed-$(pins_hash "$torch_requirements" "$requirements")
-  if has_packages "$all" || has_packages "$stamp"; then
+  if has_torch; then
     return
   fi
   make_venv
   say "installing the pinned packages of $torch_requirements into $venv"
   rm -f "$venv"/.torch-*
   pip_install -r "$torch_requirements"
-  touch "$stamp"
+  touch "$(torch_stamp)"
 }
 
 # What the lab's models are compared with. Not needed to build or to train: a machine that cannot
@@ -202,22 +211,25 @@ setup_cuda() {
   tools/find_nvcc.sh >/dev/null || die "the nvcc in $root does not run on this machine"
 }
 
-# One statement a step: errexit does not act inside an && list.
+# One statement per step: errexit does not act inside an && list.
 case "${1:-}" in
-  '' | --build | --lab | --peers | --fuzz | --cuda) ;;
-  *) die "unknown argument '$1'; expected none, --build, --lab, --peers, --fuzz or --cuda" ;;
+  --has-torch)
+    has_torch
+    exit
+    ;;
+  --build) setup_packages "$packages" ;;
+  --python) setup_packages "$python_packages" ;;
+  --torch) setup_torch ;;
+  '' | --peers | --fuzz | --cuda)
+    setup_packages "$packages" "$python_packages" "$test_packages"
+    setup_venv
+    ;;
+  *) die "unknown argument '$1'; expected none, --build, --python, --torch, --has-torch, --peers," \
+    "--fuzz or --cuda" ;;
 esac
-setup_packages
-if [[ ${1:-} == --lab ]]; then
-  setup_torch
-elif [[ ${1:-} != --build ]]; then
-  setup_venv
-fi
-if [[ ${1:-} == --peers ]]; then
-  setup_peers
-elif [[ ${1:-} == --fuzz ]]; then
-  setup_fuzz
-elif [[ ${1:-} == --cuda ]]; then
-  setup_cuda
-fi
+case "${1:-}" in
+  --peers) setup_peers ;;
+  --fuzz) setup_fuzz ;;
+  --cuda) setup_cuda ;;
+esac
 say "ready"

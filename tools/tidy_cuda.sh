@@ -14,7 +14,7 @@ fi
 export CUDACXX
 cmake --preset cuda -B build/tidy/cuda -DRODE_BUILD_TESTS=OFF -DRODE_WERROR=OFF >/dev/null
 
-# One process a file. Files that the plain build has too were checked with it.
-find src/backend/cuda apps/rode/bench_cublas.cpp apps/rode/bench_cuda.cpp \
+# One process per file. Files that the plain build has too were checked with it.
+find src/backend/cuda apps/rode/bench/cublas.cpp apps/rode/bench/cuda.cpp \
   -name '*.cpp' ! -path '*/plan/*' -print0 |
   xargs -0 -n 1 -P "${JOBS:-$(nproc)}" .venv/bin/clang-tidy --quiet -p build/tidy/cuda

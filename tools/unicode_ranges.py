@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/lab/data/unicode_ranges.h: the letters and numbers of Python's unicodedata.
+"""Writes src/lab/text/unicode_ranges.h: the letters and numbers of Python's unicodedata.
 
-Usage: unicode_ranges.py > src/lab/data/unicode_ranges.h
+Usage: unicode_ranges.py > src/lab/text/unicode_ranges.h
 """
 
 import sys

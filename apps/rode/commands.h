@@ -9,10 +9,13 @@ namespace rode::cli {
 void add_optimizers_command(CLI::App& app);
 void add_step_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
-void add_demo_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_tasks_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
+
+// Below `rode data`.
+void add_data_tokens_command(CLI::App& data);
+void add_data_get_command(CLI::App& data);
 
 }  // namespace rode::cli

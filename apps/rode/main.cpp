@@ -111,7 +111,6 @@ int main(int argc, char** argv) try {
   rode::cli::add_optimizers_command(app);
   rode::cli::add_step_command(app);
   rode::cli::add_bench_command(app);
-  rode::cli::add_demo_command(app);
   rode::cli::add_data_command(app);
   rode::cli::add_tasks_command(app);
   rode::cli::add_train_command(app);

@@ -154,7 +154,8 @@ Model matrices(std::string_view text) {
     if (m * n <= kMaxElements) elements += m * n * count;
     if (m * n > kMaxElements || elements > kMaxElements) {
       throw UsageError(
-          fmt::format("--shapes '{}' has more elements than {}, the most", text, kMaxElements));
+          fmt::format("--shapes '{}' has more than {} elements; use fewer or smaller matrices",
+                      text, kMaxElements));
     }
     for (Int k = 0; k < count; ++k) {
       model.tensors.push_back({fmt::format("matrix{}.{}.weight", item, k), {m, n}});

@@ -28,8 +28,8 @@ struct OptimizersArguments {
 
 constexpr std::size_t kLineWidth = 80;
 
-// Bytes of state a parameter, for a large square matrix and for what goes to the rest's rule;
-// scalars a tensor do not show at one decimal.
+// Bytes of state per parameter, for a large square matrix and for what goes to the rest's rule;
+// scalars per tensor do not show at one decimal.
 struct Density {
   double matrix = 0;
   double rest = 0;
@@ -95,7 +95,8 @@ void print_state_table(const Model& model, const std::vector<OptimizerInfo>& lis
   for (const ModelTensor& tensor : model.tensors) count += tensor.shape.numel();
   fmt::print("State for {}: {} parameters in {} tensors, route {} (MB = 10^6 bytes)\n\n",
              model.name, count, model.tensors.size(), to_string(model.route));
-  std::vector<std::vector<std::string>> rows = {{"optimizer", "state MB", "bytes", "a parameter"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"optimizer", "state MB", "bytes", "per parameter"}};
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto bytes = static_cast<double>(state_bytes[i]);
     rows.push_back({list[i].name, fmt::format("{:.1f}", bytes / 1e6),
@@ -108,8 +109,9 @@ void print_state_table(const Model& model, const std::vector<OptimizerInfo>& lis
 void print_options(const std::vector<OptimizerInfo>& list, bool with_help) {
   for (const OptimizerInfo& info : list) {
     const Density density = state_density(Method::by_name(info.name));
-    fmt::print("{}: {}\n    state bytes a parameter: {:.1f} in a square matrix, {:.1f} elsewhere\n",
-               info.name, info.summary, density.matrix, density.rest);
+    fmt::print(
+        "{}: {}\n    state bytes per parameter: {:.1f} in a square matrix, {:.1f} elsewhere\n",
+        info.name, info.summary, density.matrix, density.rest);
     fmt::print("{}\n", with_help ? options_with_help(info.options) : wrapped_options(info.options));
   }
   if (!with_help) fmt::print("'rode optimizers --name NAME' explains an optimizer's options.\n");

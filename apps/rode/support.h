@@ -15,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rode/error.h"
 #include "rode/method.h"
 #include "rode/optimizer.h"
 
@@ -27,6 +28,17 @@ class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// Runs `work`; what the library calls an invalid argument came from the command line.
+template <class Work>
+void arguments_as_usage(Work&& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::invalid_argument) throw UsageError(error.what());
+    throw;
+  }
+}
 
 // Control characters from file or option text escaped, so that a message stays one line.
 std::string on_terminal(std::string_view text);
@@ -49,7 +61,7 @@ Json typed_value(std::string_view text);
 // What EngineOptions::threads = 0 stands for: the cores this process may use.
 int available_cores();
 
-// Rows of text as aligned columns; every column but the first `left` is right-aligned.
+// Rows of text as aligned columns; every column except the first `left` is right-aligned.
 std::string format_table(const std::vector<std::vector<std::string>>& rows, std::size_t left = 1);
 
 // Uninitialised memory on a cache line, never null: also an empty tensor needs an address.

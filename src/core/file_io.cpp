@@ -8,6 +8,7 @@
 #include <system_error>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -59,6 +60,11 @@ auto retry_interrupted(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
+}
+
+// Some network file systems cannot sync a directory and return EINVAL. False with errno set.
+bool sync_directory(int descriptor) {
+  return retry_interrupted([&] { return ::fsync(descriptor); }) == 0 || errno == EINVAL;
 }
 
 }  // namespace
@@ -131,6 +137,28 @@ FileMapping& FileMapping::operator=(FileMapping&& other) noexcept {
 
 FileMapping::~FileMapping() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+// ---- Folders ----------------------------------------------------------------------------------
+
+void sync_folder(const std::filesystem::path& folder, std::string_view operation) {
+  const FileDescriptor fd(retry_interrupted(
+      [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  // One that may be entered but not read cannot be synchronised: its owner's wish.
+  if (fd.get() < 0 && (errno == EACCES || errno == EPERM)) return;
+  if (fd.get() >= 0 && sync_directory(fd.get())) return;
+  throw file_error(operation, folder.string(),
+                   fmt::format("cannot be synchronised ({}); check the disk", reason(errno)));
+}
+
+void create_folders(const std::filesystem::path& folder, std::string_view operation) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> made;
+  for (fs::path at = fs::absolute(folder); !fs::exists(at); at = at.parent_path()) {
+    made.push_back(at);
+  }
+  fs::create_directories(folder);
+  for (const fs::path& path : made) sync_folder(path.parent_path(), operation);
 }
 
 // ---- AtomicFile -------------------------------------------------------------------------------
@@ -218,8 +246,7 @@ void AtomicFile::commit() {
     fail("cannot be replaced", errno);
   }
   temporary_.clear();
-  // Some network file systems cannot sync a directory and return EINVAL.
-  if (retry_interrupted([&] { return ::fsync(directory_.get()); }) != 0 && errno != EINVAL) {
+  if (!sync_directory(directory_.get())) {
     throw file_error(operation_, source_,
                      fmt::format("its directory cannot be synchronised ({}); the new file is "
                                  "complete and in place but may not survive a power cut; "

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files as read-only memory, atomic replacement of a file, and the text of file errors.
+// Files as read-only memory, replacement of a file in one step, durable folders, and the text of
+// file errors.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +54,14 @@ class FileDescriptor {
  private:
   int fd_;
 };
+
+// Makes the names in a folder outlive a power cut: a new one is lost until its folder is
+// synchronised. Throws where the disk fails; a folder that may not be read, and a file system that
+// cannot do it, are no errors.
+void sync_folder(const std::filesystem::path& folder, std::string_view operation);
+
+// The folder and those above it that are not there yet, each made durable.
+void create_folders(const std::filesystem::path& folder, std::string_view operation);
 
 // A file that appears under its name only when complete. If destroyed before commit() has renamed
 // it, it removes its temporary file and leaves the file at `path` unchanged.

@@ -4,7 +4,6 @@
 import json
 import os
 import pathlib
-import runpy
 import signal
 import time
 from xml.etree import ElementTree
@@ -21,7 +20,6 @@ from train_support import (
 )
 
 FAILED, USAGE = 1, 2
-PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot_runs.py"
 pytestmark = pytest.mark.usefixtures("needs_training")
 
 
@@ -87,9 +85,32 @@ def test_compare_counts_diverged_runs(rode, task, tmp_path):
         assert svg.count(">adamw, diverged<") == 1 and ">adamw<" not in svg
         assert ">rode<" in svg and ">rode, diverged<" not in svg
         assert 'class="cross"' in svg
-    found = runpy.run_path(PLOT)["runs"](tmp_path / "all")
-    counts = {name: (len(good), len(bad)) for name, (good, bad) in found.items()}
-    assert counts == {"rode": (2, 0), "adamw": (0, 2)}
+
+
+def test_charts_are_png_too_where_there_is_a_converter(rode, task, tmp_path, monkeypatch):
+    out, programs = tmp_path / "all", tmp_path / "programs"
+    programs.mkdir()
+    # In its place one that copies: it shows what it was called with.
+    converter = programs / "rsvg-convert"
+    converter.write_text('#!/bin/sh\n[ "$1" = --output ] && /bin/cp "$3" "$2"\n')
+    converter.chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    done = call_here(rode, *compare_words(task, out, steps=2))
+    assert done.returncode == 0, done.stderr
+    charts = sorted(out.glob("*.svg"))
+    assert charts
+    for chart in charts:
+        assert chart.with_suffix(".png").read_bytes() == chart.read_bytes()
+
+    converter.write_text("#!/bin/sh\nexit 3\n")
+    done = call_here(rode, *compare_words(task, out, steps=2))
+    assert done.returncode == 0 and done.stderr.count("rsvg-convert") == 1, done.stderr
+    assert not list(out.glob("*.png")) and sorted(out.glob("*.svg")) == charts
+
+    converter.unlink()
+    done = call_here(rode, *compare_words(task, out, steps=2))
+    assert done.returncode == 0 and not list(out.glob("*.png"))
+    assert "PNG" not in done.stderr
 
 
 def test_compare_stops_its_runs_and_goes_on(rode, task, tmp_path):

@@ -9,13 +9,24 @@ import sys
 import pytest
 from train_support import TASK, lines, train_words
 
-TOOL = pathlib.Path(__file__).resolve().parent.parent.parent / "tools" / "lab_trials.py"
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+TOOL = ROOT / "tools" / "lab_trials.py"
+GRIDS = sorted((ROOT / "src" / "lab" / "task" / "trials").glob("*.json"))
 pytestmark = pytest.mark.usefixtures("needs_training")
 
 
 def call(*words):
     command = [sys.executable, str(TOOL), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=lambda path: path.stem)
+def test_a_grid_tries_optimizers_of_its_task_equally_often(rode, grid):
+    told = rode.call("tasks", grid.stem, "--json")
+    assert told.returncode == 0, told.stderr
+    trials = json.loads(grid.read_text())["optimizers"]
+    assert set(trials) <= {entry["name"] for entry in json.loads(told.stdout)["optimizers"]}
+    assert len({len(points) for points in trials.values()}) == 1
 
 
 def test_trials_are_equal_in_number_and_made_once(rode, tmp_path):

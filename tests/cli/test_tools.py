@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rode optimizers --name`, `rode demo`, `rode bench step --peers`, and mistyped command lines."""
+"""`rode optimizers --name`, `rode bench step --peers`, and mistyped command lines."""
 
 import json
 import os
@@ -62,30 +62,6 @@ def test_shapes_up_to_the_limits_are_accepted(rode):
     for shapes in ("16777216x1", "2x2x100000", "1048576x1048576"):
         done = rode.call("optimizers", "--shapes", shapes, "--name", "rode", "--json")
         assert done.returncode == 0, done.stderr
-
-
-def test_demo_trains_with_every_optimizer(rode):
-    done = rode.call("demo", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert list(report) == ["steps", "seed", "start", "optimizers"]
-    assert list(report["start"]) == ["loss", "distance", "weight_norm"]
-    names = {entry["optimizer"] for entry in report["optimizers"]}
-    assert {"rode", "rode-snr", "muon-rms", "soap", "adamw", "sgd"} <= names
-    for entry in report["optimizers"]:
-        assert list(entry) == [
-            "label",
-            "optimizer",
-            "settings",
-            "loss",
-            "distance",
-            "weight_norm",
-            "step_us",
-            "state_bytes",
-        ]
-        assert 0 <= entry["loss"] < report["start"]["loss"], entry["label"]
-        assert 0 <= entry["distance"] < report["start"]["distance"], entry["label"]
-        assert entry["step_us"] > 0 and entry["state_bytes"] > 0
 
 
 def bench_peers(rode, *arguments, python=sys.executable):

@@ -9,8 +9,8 @@
 
 #include "fuzz/fuzz_target.h"
 #include "fuzz/require.h"
-#include "lab/data/sealed_json.h"
-#include "lab/data/token_folder.h"
+#include "lab/base/sealed_json.h"
+#include "lab/text/token_folder.h"
 
 namespace {
 

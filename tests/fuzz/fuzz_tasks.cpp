@@ -8,11 +8,11 @@
 
 #include "fuzz/fuzz_target.h"
 #include "fuzz/require.h"
+#include "lab/base/embedded.h"
+#include "lab/base/name.h"
 #include "lab/fetch/dataset.h"
-#include "lab/task/embedded.h"
 #include "lab/task/model_size.h"
-#include "lab/task/name.h"
-#include "lab/task/task_text.h"
+#include "lab/task/task.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 
 #include "fuzz/fuzz_target.h"
 #include "fuzz/require.h"
-#include "lab/data/gpt2_tokenizer.h"
+#include "lab/text/gpt2_tokenizer.h"
 
 namespace {
 

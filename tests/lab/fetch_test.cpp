@@ -3,8 +3,8 @@
 #include <span>
 #include <string>
 
+#include "lab/base/sha256.h"
 #include "lab/fetch/dataset.h"
-#include "lab/fetch/sha256.h"
 #include "lab/support.h"
 
 namespace rode::lab {

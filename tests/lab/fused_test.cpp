@@ -306,7 +306,7 @@ TEST_F(ModelsCudaFused, LinearCrossEntropyIsThatOfAllLogits) {
 
 // Whole models: a wrong seam between two operations shows here.
 TEST_F(ModelsCudaFused, ModelsHaveTheLossAndGradientsOfDoublePrecision) {
-  ModelConfig config = tiny("qwen2");
+  ModelSpec config = tiny("qwen2");
   config.width = 64;
   config.mlp_width = 96;
   config.init_deviation = 0.1;

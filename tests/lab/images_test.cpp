@@ -8,10 +8,10 @@
 
 #include <jpeglib.h>
 
-#include "lab/data/cifar.h"
-#include "lab/data/image_stream.h"
-#include "lab/data/tiny_vision.h"
+#include "lab/images/cifar.h"
+#include "lab/stream/image_stream.h"
 #include "lab/support.h"
+#include "lab/synthetic/tiny_vision.h"
 
 namespace rode::lab {
 namespace {

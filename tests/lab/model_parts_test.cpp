@@ -18,7 +18,7 @@ namespace {
 TEST(Models, HaveAsManyParametersAsTheirShapesSay) {
   for (const char* kind : {"gpt2", "qwen2", "small-resnet", "resnet50"}) {
     for (const bool tied : {true, false}) {
-      ModelConfig config = tiny(kind);
+      ModelSpec config = tiny(kind);
       config.tied = tied;
       if (config.kind.ends_with("resnet") || config.kind == "resnet50") config.vocab_size = 0;
       if (config.kind == "small-resnet") config.layers = 5;
@@ -184,7 +184,7 @@ TEST(Weights, HaveHuggingFacesNamesAndLayoutAndOneHead) {
   EXPECT_EQ(file.names().size(), 2U + 3 * 12 + 2);
   const auto config = nlohmann::json::parse(read_file(scratch / "out/config.json"));
   EXPECT_EQ(config.at("n_inner"), 24);
-  ModelConfig untied = tiny("qwen2");
+  ModelSpec untied = tiny("qwen2");
   untied.tied = false;
   save_weights(*make_model(untied, 3), scratch / "untied.safetensors");
   EXPECT_TRUE(SafetensorsFile::open(scratch / "untied.safetensors").contains("lm_head.weight"));

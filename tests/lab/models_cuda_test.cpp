@@ -19,8 +19,8 @@ class ModelsCuda : public testing::Test {
 };
 
 // Heads of 16, which the fused attention kernels take.
-ModelConfig config_of(const std::string& kind, double dropout = 0) {
-  ModelConfig config = tiny(kind, dropout);
+ModelSpec config_of(const std::string& kind, double dropout = 0) {
+  ModelSpec config = tiny(kind, dropout);
   if (kind != "small-resnet") {
     config.width = 64;
     config.init_deviation = 0.15;

@@ -14,8 +14,8 @@
 
 namespace rode::lab {
 
-inline ModelConfig tiny(const std::string& kind, double dropout = 0) {
-  ModelConfig config;
+inline ModelSpec tiny(const std::string& kind, double dropout = 0) {
+  ModelSpec config;
   config.kind = kind;
   config.layers = 3;
   config.width = 16;
@@ -42,7 +42,7 @@ inline at::Tensor whole_wave(at::IntArrayRef shape, std::int64_t below, std::int
   return out;
 }
 
-inline Example example(const ModelConfig& config) {
+inline Example example(const ModelSpec& config) {
   if (config.vocab_size > 0 && (config.kind == "gpt2" || config.kind == "qwen2")) {
     return {whole_wave({2, 9}, config.vocab_size, 1), whole_wave({2, 9}, config.vocab_size, 5)};
   }

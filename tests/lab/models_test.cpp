@@ -98,7 +98,7 @@ TEST(Models, EveryEmbeddedTaskOfTinySizeMakesALoss) {
 
 TEST(Models, AnUntiedHeadIsAParameterOfTheRest) {
   for (const char* kind : {"gpt2", "qwen2"}) {
-    ModelConfig config = tiny(kind);
+    ModelSpec config = tiny(kind);
     const Counts tied = counts(*make_model(config, 1), Route::language);
     config.tied = false;
     const Counts untied = counts(*make_model(config, 1), Route::language);
@@ -206,10 +206,10 @@ TEST(Models, TrainUnderAutocastAndWithBf16Parameters) {
 }
 
 TEST(Models, RefusesWhatItCannotBuildOrRead) {
-  const auto message = [](const ModelConfig& config) {
+  const auto message = [](const ModelSpec& config) {
     return error_of([&] { (void)make_model(config, 1); });
   };
-  ModelConfig config = tiny("qwen2");
+  ModelSpec config = tiny("qwen2");
   config.heads = 16;
   config.kv_heads = 4;
   EXPECT_NE(message(config).find("even"), std::string::npos) << message(config);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches made ahead: in order, with their positions, failures where they belong.
-#include "lab/data/prefetch.h"
+#include "lab/stream/prefetch.h"
 
 #include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <vector>
 
-#include "lab/data/tiny_lm.h"
 #include "lab/support.h"
+#include "lab/synthetic/tiny_lm.h"
 
 namespace rode::lab {
 namespace {

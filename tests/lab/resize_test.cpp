@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lab/data/augment.h"
-#include "lab/fetch/sha256.h"
+#include "lab/base/sha256.h"
+#include "lab/images/augment.h"
 #include "lab/support.h"
 
 namespace rode::lab {

@@ -7,13 +7,13 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "lab/train/append_file.h"
-#include "lab/train/event_file.h"
-#include "lab/train/progress.h"
-#include "lab/train/run_folder.h"
-#include "lab/train/run_lock.h"
-#include "lab/train/run_log.h"
-#include "lab/train/run_plan.h"
+#include "lab/run/append_file.h"
+#include "lab/run/event_file.h"
+#include "lab/run/folder.h"
+#include "lab/run/lock.h"
+#include "lab/run/log.h"
+#include "lab/run/plan.h"
+#include "lab/run/progress.h"
 #include "support.h"
 
 namespace rode::lab {

@@ -2,9 +2,9 @@
 // Checksums of the JSON files and lines that a run leaves.
 #include <string>
 
+#include "lab/run/folder.h"
+#include "lab/run/log.h"
 #include "lab/support.h"
-#include "lab/train/run_folder.h"
-#include "lab/train/run_log.h"
 
 namespace rode::lab {
 namespace {

@@ -7,10 +7,10 @@
 #include <numeric>
 #include <vector>
 
-#include "lab/data/sequence_source.h"
-#include "lab/data/text_reader.h"
-#include "lab/data/token_folder.h"
+#include "lab/stream/sequence_source.h"
 #include "lab/support.h"
+#include "lab/text/text_reader.h"
+#include "lab/text/token_folder.h"
 
 namespace rode::lab {
 namespace {

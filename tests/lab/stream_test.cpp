@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lab/data/sequence_source.h"
+#include "lab/stream/sequence_source.h"
 #include "lab/support.h"
 
 namespace rode::lab {

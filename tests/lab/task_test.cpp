@@ -7,11 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lab/base/name.h"
 #include "lab/support.h"
 #include "lab/task/model_size.h"
-#include "lab/task/name.h"
 #include "lab/task/sources.h"
-#include "lab/task/task_text.h"
 
 namespace rode::lab {
 namespace {
@@ -79,7 +78,7 @@ TEST(Task, NamesFileLineKeyAndTheNearest) {
   EXPECT_MENTIONS(text, "'warm_up' in [train]");
   EXPECT_MENTIONS(text, "did you mean 'warmup'");
   EXPECT_MENTIONS(message("[data]", "[date]"),
-                  "'date' is no key at the top, and 'data' is missing");
+                  "'date' is not a key at the top, and 'data' is missing");
   EXPECT_MENTIONS(message("[data]", "[others]"), "'data' is missing at the top; add it");
   EXPECT_MENTIONS(message("[optimizers.rode]", "[optimisers.rode]"), "unknown key 'optimisers'");
 }

@@ -5,9 +5,9 @@
 #include <set>
 #include <vector>
 
-#include "lab/data/tiny_lm.h"
-#include "lab/data/tiny_vision.h"
 #include "lab/support.h"
+#include "lab/synthetic/tiny_lm.h"
+#include "lab/synthetic/tiny_vision.h"
 
 namespace rode::lab {
 namespace {

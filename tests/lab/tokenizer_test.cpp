@@ -8,11 +8,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lab/data/gpt2_tokenizer.h"
-#include "lab/data/pretokenizer.h"
-#include "lab/data/random.h"
-#include "lab/fetch/sha256.h"
+#include "lab/base/random.h"
+#include "lab/base/sha256.h"
 #include "lab/support.h"
+#include "lab/text/gpt2_tokenizer.h"
+#include "lab/text/pretokenizer.h"
 
 namespace rode::lab {
 namespace {
@@ -214,7 +214,7 @@ TEST(Gpt2Tokenizer, RefusesVocabulariesThatDoNotFitTogether) {
   write_file(scratch / "vocab.bpe", merges + "q\n");
   EXPECT_MENTIONS(message(), "line 11");
   write_file(scratch / "encoder.json", R"({"a": 0, "b": 7})");
-  EXPECT_MENTIONS(message(), "no number below 2");
+  EXPECT_MENTIONS(message(), "a number below 2");
   write_file(scratch / "encoder.json", R"({"a": 0, "b": 0})");
   EXPECT_MENTIONS(message(), "shares its number");
   write_file(scratch / "encoder.json", "[1");

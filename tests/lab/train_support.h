@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lab/train/run_folder.h"
+#include "lab/run/folder.h"
 #include "lab/train/trainer.h"
 #include "support.h"
 

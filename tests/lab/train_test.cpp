@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lab/data/token_folder.h"
-#include "lab/train/interrupt.h"
+#include "lab/run/interrupt.h"
+#include "lab/text/token_folder.h"
 #include "lab/train/trainer.h"
 #include "rode/safetensors.h"
 #include "support.h"
@@ -104,7 +104,7 @@ TEST(Training, WhatTorchRefusesIsToldWithARemedyAndWithoutAStackTrace) {
   const TrainOptions options = options_for(task, "adamw", scratch / "run");
   const std::string error = error_of([&] { Trainer trainer(options); });
   EXPECT_MENTIONS(error, "out of memory: ");
-  EXPECT_MENTIONS(error, " bytes were asked for");
+  EXPECT_MENTIONS(error, " bytes were requested");
   EXPECT_MENTIONS(error, "lower batch");
   for (const char* raw : {"\n", "alloc_cpu", "Exception raised", "frame #"}) {
     EXPECT_EQ(error.find(raw), std::string::npos) << error;

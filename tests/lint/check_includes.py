@@ -10,7 +10,9 @@ headers. Beyond that order:
     and one backend does not include another, except BORROWED;
   - the folders of backend/cuda have an order of their own, CUDA_FOLDERS;
   - reference/, the oracle of the tests, shares no equation with the engine,
-    and the engine does not know it.
+    and the engine does not know it;
+  - the folders of the lab include what LAB says, and only models/ and train/
+    include Torch.
 tests/ and bench/ may include everything.
 """
 
@@ -22,9 +24,25 @@ import source_tree
 
 # From the bottom up.
 LAYERS = ["core", "rules", "backend", "linalg", "optim", "adapters", "lab", "apps"]
+# What a folder of the lab includes of the others.
+LAB = {
+    "base": set(),
+    "text": {"base"},
+    "images": {"base"},
+    "stream": {"base", "text", "images"},
+    "synthetic": {"base", "images", "stream"},
+    "task": {"base", "text", "images", "stream", "synthetic"},
+    "fetch": {"base", "text"},
+    "models": {"base", "task"},
+    "run": {"base", "stream", "task"},
+    "report": {"base", "run"},
+    "train": {"base", "stream", "task", "models", "run"},
+}
+LAB_WITH_TORCH = {"models", "train"}
+TORCH = re.compile(r"(torch|ATen|c10|rode/torch)[/.]")
 ENGINE = ["core", "rules", "backend", "linalg", "optim"]
 # The adapters' own headers are installed beside the engine's, and may include what they adapt to.
-INCLUDE_FOLDERS = ["src", "include", "adapters/torch/include", "."]
+INCLUDE_FOLDERS = ["src", "include", "adapters/torch/include", "apps/rode", "."]
 UNRESTRICTED = {"tests", "bench", "examples"}
 # LAPACK's factorizations on the host, which a device backend may use as they are.
 BORROWED = {pathlib.PurePath("src/backend/cpu/lapack.h")}
@@ -66,6 +84,26 @@ def cuda_problem(file: pathlib.PurePath, name: str, target: pathlib.PurePath) ->
     return None if rank[there] < rank[here] else f"{here}/ includes '{name}' of {there}/, not below"
 
 
+def lab_folder_of(path: pathlib.PurePath) -> str | None:
+    """The folder's name for src/lab/<name>/..., None for all else."""
+    return path.parts[2] if path.parts[:2] == ("src", "lab") and len(path.parts) > 3 else None
+
+
+def lab_problem(file: pathlib.Path, name: str, target: pathlib.Path | None) -> str | None:
+    """What is wrong with an include inside of the lab, or None."""
+    here = lab_folder_of(file)
+    if here not in LAB:
+        return f"src/lab/{here}/ has no entry in LAB"
+    if here not in LAB_WITH_TORCH and TORCH.match(name):
+        return f"lab/{here}/ includes '{name}'; only models/ and train/ include Torch"
+    there = lab_folder_of(target) if target is not None else None
+    if there is None or there == here or there in LAB[here]:
+        return None
+    return (
+        f"lab/{here}/ includes '{name}'; of the lab it may include {', '.join(sorted(LAB[here]))}"
+    )
+
+
 def resolve(root: pathlib.Path, file: pathlib.Path, name: str) -> pathlib.Path | None:
     """The file of this tree that an include means, relative to root; None when there is none."""
     for folder in (file.parent, *map(pathlib.Path, INCLUDE_FOLDERS)):
@@ -94,6 +132,8 @@ def problem(file: pathlib.Path, quoted: bool, name: str, target: pathlib.Path | 
         return public_problem(quoted, name, target)
     if here in UNRESTRICTED:
         return None
+    if here == "lab" and (found := lab_problem(file, name, target)):
+        return found
     if target is None:
         return f"'{name}' is not in the tree; use <> for other libraries" if quoted else None
     there = layer_of(target)

@@ -21,6 +21,8 @@ HEADERS = [
     "src/linalg/newton_schulz.h",
     "src/optim/factory.h",
     "src/reference/reference.h",
+    "src/lab/run/plan.h",
+    "src/lab/task/task.h",
     "adapters/torch/include/rode/torch.h",
 ]
 
@@ -58,6 +60,12 @@ CASES = [
     ("check_includes", "src/reference/a.cpp", '#include "rules/muon_rule.h"\n', "stand apart"),
     ("check_includes", "src/optim/a.cpp", '#include "reference/reference.h"\n', "its oracle"),
     ("check_includes", "src/optim/a.cpp", '#include "nowhere.h"\n', "not in the tree"),
+    ("check_includes", "src/lab/run/a.cpp", '#include "lab/task/task.h"\n', None),
+    ("check_includes", "src/lab/task/a.cpp", '#include "lab/run/plan.h"\n', "may include base"),
+    ("check_includes", "src/lab/run/a.cpp", "#include <torch/nn/module.h>\n", "include Torch"),
+    ("check_includes", "src/lab/train/a.cpp", "#include <torch/nn/module.h>\n", None),
+    ("check_includes", "src/lab/new/a.cpp", '#include "core/buffer.h"\n', "no entry in LAB"),
+    ("check_includes", "apps/rode/bench/a.cpp", '#include "lab/run/plan.h"\n', None),
     ("check_includes", "adapters/torch/src/a.cpp", '#include "rode/torch.h"\n', None),
     ("check_includes", "src/optim/a.cpp", '#include "rode/torch.h"\n', "above it"),
     ("check_includes", "include/rode/a.h", '#include "rode/torch.h"\n', "not public"),

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lab/data/token_folder.h"
+#include "lab/text/token_folder.h"
 
 namespace rode::lab {
 
@@ -34,13 +34,13 @@ struct Dataset {
 
 // A manifest's datasets by name; `source` names it in errors.
 std::map<std::string, Dataset> parse_manifest(std::string_view text, std::string_view source);
-// The manifest that is part of the build: lab/datasets.toml.
+// The manifest that is part of the build: datasets.toml.
 std::map<std::string, Dataset> builtin_manifest();
 
 struct FetchOptions {
   std::string mirror;  // files are at <mirror>/<dataset>/<file>; empty: the dataset's own host
-  std::function<void(std::string_view)> report;  // one line a stage
-  // Bytes so far and in all (0: unknown) of the file named.
+  std::function<void(std::string_view)> report;  // one line per stage
+  // Bytes so far and in total (0: unknown) of the file named.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress;
 };
 

@@ -84,7 +84,7 @@ Error failure(const std::string& url, CURLcode code, const char* detail, long st
 
 void download(const std::string& url, const std::filesystem::path& part,
               const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-  // Once a process, before any thread may use it.
+  // Once per process, before any thread may use it.
   static const CURLcode initialised = curl_global_init(CURL_GLOBAL_DEFAULT);
   const std::unique_ptr<CURL, FreeCurl> handle(curl_easy_init());
   if (initialised != CURLE_OK || !handle) throw std::bad_alloc();
@@ -135,7 +135,7 @@ void download(const std::string& url, const std::filesystem::path& part,
     return;
   }
   if (code != CURLE_OK) {
-    std::error_code ignored;  // nothing came: leave nothing
+    std::error_code ignored;  // nothing was received: leave nothing
     if (std::filesystem::file_size(part, ignored) == 0) std::filesystem::remove(part, ignored);
     throw failure(url, code, detail, status);
   }

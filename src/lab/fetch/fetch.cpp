@@ -6,17 +6,17 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
-#include "lab/data/decompress.h"
-#include "lab/data/sealed_json.h"
+#include "lab/base/sealed_json.h"
+#include "lab/base/sha256.h"
 #include "lab/fetch/dataset.h"
-#include "lab/fetch/sha256.h"
+#include "lab/text/decompress.h"
 
 namespace rode::lab {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kOperation = "data get";
+constexpr std::string_view kGetData = "data get";
 constexpr std::string_view kRecord = "dataset.json";
 
 std::vector<fs::path> results_of(const Dataset& dataset, const fs::path& folder) {
@@ -41,12 +41,11 @@ bool complete(const Dataset& dataset, const fs::path& folder) {
 std::string verify(const DatasetFile& file, const fs::path& part) {
   const auto refuse = [&](const std::string& what) {
     fs::remove(part);
-    return file_error(kOperation, file.name,
-                      what + "; it was removed; try again, or another mirror");
+    return file_error(kGetData, file.name, what + "; it was removed; try again, or another mirror");
   };
   const std::uint64_t size = fs::file_size(part);
   if (file.size && size != *file.size) {
-    throw refuse(fmt::format("{} bytes came; expected {}", size, *file.size));
+    throw refuse(fmt::format("received {} of {} bytes", size, *file.size));
   }
   std::string sha256 = sha256_of_file(part);
   if (!file.sha256.empty() && sha256 != file.sha256) {
@@ -67,7 +66,7 @@ void record_tokens(const Dataset& dataset, TokenInfo info, const fs::path& folde
   for (const DatasetFile& file : dataset.files) {
     const TokenShard shard(folder / file.name);
     BlockHasher hasher;
-    hasher.add(FileMapping(folder / file.name, kOperation).bytes());
+    hasher.add(FileMapping(folder / file.name, kGetData).bytes());
     checksums[file.name] = hasher.finish();
     SplitInfo& split = info.splits[split_of(file.name)];
     split.checksums = true;
@@ -91,7 +90,7 @@ FetchResult fetch_dataset(const Dataset& dataset, const fs::path& folder,
   fs::create_directories(folder, failed);
   if (failed) {
     throw file_error(
-        kOperation, folder.string(),
+        kGetData, folder.string(),
         fmt::format("the folder cannot be made ({}); choose another with --out", failed.message()));
   }
   const auto report = [&](const std::string& line) {
@@ -134,7 +133,7 @@ FetchResult fetch_dataset(const Dataset& dataset, const fs::path& folder,
   const nlohmann::ordered_json record = {
       {"dataset", dataset.name}, {"licence", dataset.licence}, {"files", files}};
   const std::string text = sealed(record, 2) + "\n";
-  AtomicFile out(folder / kRecord, kOperation);
+  AtomicFile out(folder / kRecord, kGetData);
   out.write(std::as_bytes(std::span(text)));
   out.commit();
   return result;

@@ -4,17 +4,17 @@
 
 #include <fmt/format.h>
 
+#include "lab/base/embedded.h"
+#include "lab/base/name.h"
+#include "lab/base/toml_table.h"
 #include "lab/fetch/dataset.h"
-#include "lab/task/embedded.h"
-#include "lab/task/name.h"
-#include "lab/task/toml_table.h"
 #include "rode/error.h"
 
 namespace rode::lab {
 namespace {
 
-constexpr std::string_view kOperation = "datasets";
-constexpr std::string_view kManifest = "lab/datasets.toml";
+constexpr std::string_view kDatasets = "datasets";
+constexpr std::string_view kManifest = "src/lab/fetch/datasets.toml";
 
 DatasetFile parse_file(TomlTable& table) {
   DatasetFile file;
@@ -61,8 +61,8 @@ Dataset parse_dataset(TomlTable& table, const std::string& name) {
 }  // namespace
 
 std::map<std::string, Dataset> parse_manifest(std::string_view text, std::string_view source) {
-  const toml::table parsed = parse_toml(text, source, kOperation);
-  TomlTable root(parsed, std::string(source), "", std::string(kOperation));
+  const toml::table parsed = parse_toml(text, source, kDatasets);
+  TomlTable root(parsed, std::string(source), "", std::string(kDatasets));
   std::map<std::string, Dataset> datasets;
   for (const std::string& name : root.keys()) {
     if (!is_name(name)) {

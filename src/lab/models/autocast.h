@@ -15,17 +15,28 @@ struct AutocastState {
   }
 };
 
-// Without autocast's cache of cast weights: one from a pass without gradients must not serve a
-// later pass with them, and whether torch sees to that depends on its version.
+// What becomes of autocast's cache of cast weights inside of the scope.
+enum class AutocastCache {
+  // One from a pass without gradients must not serve a later pass with them, and whether torch sees
+  // to that depends on its version.
+  off,
+  cleared,  // at the end of the scope: the weights move after it
+};
+
 class AutocastScope {
  public:
-  AutocastScope(at::DeviceType device, AutocastState state)
+  AutocastScope(at::DeviceType device, AutocastState state,
+                AutocastCache cache = AutocastCache::off)
       : device_(device),
         before_(AutocastState::of(device)),
+        cache_(cache),
         cached_(at::autocast::is_autocast_cache_enabled()) {
-    set(state, false);
+    set(state, cache == AutocastCache::cleared);
   }
-  ~AutocastScope() { set(before_, cached_); }
+  ~AutocastScope() {
+    if (cache_ == AutocastCache::cleared) at::autocast::clear_cache();
+    set(before_, cached_);
+  }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
@@ -38,6 +49,7 @@ class AutocastScope {
 
   at::DeviceType device_;
   AutocastState before_;
+  AutocastCache cache_;
   bool cached_;
 };
 

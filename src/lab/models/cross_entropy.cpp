@@ -69,7 +69,7 @@ LossAndGrads compute(const at::Tensor& hidden, const at::Tensor& weight, const a
   return out;
 }
 
-// The same by one kernel a part, which puts the gradient in the logits' place: they exist in
+// The same by one kernel per part, which puts the gradient in the logits' place: they exist in
 // `type` alone.
 LossAndGrads compute_fused(const at::Tensor& hidden, const at::Tensor& weight,
                            const at::Tensor& targets, std::int64_t rows, at::ScalarType type,

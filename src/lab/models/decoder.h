@@ -33,7 +33,7 @@ at::Tensor run_block(const std::shared_ptr<BlockModule>& block, const at::Tensor
 template <class Network>
 class Decoder : public Model {
  public:
-  Decoder(const ModelConfig& config, std::shared_ptr<Network> network, std::string architecture)
+  Decoder(const ModelSpec& config, std::shared_ptr<Network> network, std::string architecture)
       : Model(config), network_(std::move(network)), architecture_(std::move(architecture)) {}
 
   ::torch::nn::Module& module() override { return *network_; }

@@ -26,7 +26,7 @@ Normed add_rms_norm(const Residual& stream, const at::Tensor& weight, double eps
 // silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 
-// Cosines and sines of the angles position / base^(2i/size), (length, size/2) each; made once a
+// Cosines and sines of the angles position / base^(2i/size), (length, size/2) each; made once per
 // device and length.
 class RotaryTable {
  public:

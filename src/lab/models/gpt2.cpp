@@ -20,12 +20,12 @@ namespace {
 
 namespace nn = ::torch::nn;
 
-nn::LayerNorm layer_norm(const ModelConfig& config) {
+nn::LayerNorm layer_norm(const ModelSpec& config) {
   return nn::LayerNorm(nn::LayerNormOptions({config.width}).eps(config.norm_eps));
 }
 
 struct Attention : nn::Module {
-  explicit Attention(const ModelConfig& config)
+  explicit Attention(const ModelSpec& config)
       : heads(config.heads),
         dropout(config.dropout),
         c_attn(register_module("c_attn", nn::Linear(config.width, 3 * config.width))),
@@ -44,7 +44,7 @@ struct Attention : nn::Module {
 };
 
 struct Mlp : nn::Module {
-  explicit Mlp(const ModelConfig& config)
+  explicit Mlp(const ModelSpec& config)
       : c_fc(register_module("c_fc", nn::Linear(config.width, config.mlp_width))),
         c_proj(register_module("c_proj", nn::Linear(config.mlp_width, config.width))) {}
 
@@ -56,7 +56,7 @@ struct Mlp : nn::Module {
 };
 
 struct Layer : nn::Module {
-  explicit Layer(const ModelConfig& config)
+  explicit Layer(const ModelSpec& config)
       : ln_1(register_module("ln_1", layer_norm(config))),
         attn(register_module("attn", std::make_shared<Attention>(config))),
         ln_2(register_module("ln_2", layer_norm(config))),
@@ -76,7 +76,7 @@ struct Layer : nn::Module {
 };
 
 struct Body : nn::Module {
-  explicit Body(const ModelConfig& config)
+  explicit Body(const ModelSpec& config)
       : wte(register_module("wte", nn::Embedding(config.vocab_size, config.width))),
         wpe(register_module("wpe", nn::Embedding(config.positions, config.width))),
         h(register_module("h", nn::ModuleList())),
@@ -102,7 +102,7 @@ struct Body : nn::Module {
 };
 
 struct Gpt2 : nn::Module {
-  explicit Gpt2(const ModelConfig& config)
+  explicit Gpt2(const ModelSpec& config)
       : transformer(register_module("transformer", std::make_shared<Body>(config))) {
     if (config.tied) return;
     lm_head = register_module(
@@ -123,7 +123,7 @@ struct Gpt2 : nn::Module {
   bool checkpoint = false;
 };
 
-void draw_weights(const Gpt2& network, const ModelConfig& config, WeightSource& draw) {
+void draw_weights(const Gpt2& network, const ModelSpec& config, WeightSource& draw) {
   const double residual =
       config.init_deviation / std::sqrt(2.0 * static_cast<double>(config.layers));
   for (const auto& entry : network.named_parameters()) {
@@ -140,7 +140,7 @@ void draw_weights(const Gpt2& network, const ModelConfig& config, WeightSource& 
 
 }  // namespace
 
-std::unique_ptr<Model> make_gpt2(const ModelConfig& config, WeightSource& draw) {
+std::unique_ptr<Model> make_gpt2(const ModelSpec& config, WeightSource& draw) {
   auto network = std::make_shared<Gpt2>(config);
   draw_weights(*network, config, draw);
   return std::make_unique<Decoder<Gpt2>>(config, std::move(network), "GPT2LMHeadModel");

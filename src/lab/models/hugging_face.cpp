@@ -7,7 +7,7 @@
 namespace rode::lab {
 namespace {
 
-nlohmann::ordered_json gpt2_json(const ModelConfig& c) {
+nlohmann::ordered_json gpt2_json(const ModelSpec& c) {
   return {{"architectures", {"GPT2LMHeadModel"}},
           {"model_type", "gpt2"},
           {"vocab_size", c.vocab_size},
@@ -24,7 +24,7 @@ nlohmann::ordered_json gpt2_json(const ModelConfig& c) {
           {"attn_pdrop", c.dropout}};
 }
 
-nlohmann::ordered_json qwen2_json(const ModelConfig& c, std::int64_t positions) {
+nlohmann::ordered_json qwen2_json(const ModelSpec& c, std::int64_t positions) {
   return {{"architectures", {"Qwen2ForCausalLM"}},
           {"model_type", "qwen2"},
           {"vocab_size", c.vocab_size},
@@ -46,7 +46,7 @@ nlohmann::ordered_json qwen2_json(const ModelConfig& c, std::int64_t positions) 
 
 }  // namespace
 
-nlohmann::ordered_json hugging_face_config(const ModelConfig& config, std::int64_t positions) {
+nlohmann::ordered_json hugging_face_config(const ModelSpec& config, std::int64_t positions) {
   if (config.kind == "gpt2" || config.kind == "qwen2") {
     auto json = config.kind == "gpt2" ? gpt2_json(config) : qwen2_json(config, positions);
     json["tie_word_embeddings"] = config.tied;

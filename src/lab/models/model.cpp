@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "lab/data/random.h"
+#include "lab/base/random.h"
 #include "lab/models/architectures.h"
 #include "rode/error.h"
 
@@ -41,7 +41,7 @@ void require(bool holds, const std::string& message) {
 }
 
 // A task file was checked already; configurations also come from programs.
-void check(const ModelConfig& c) {
+void check(const ModelSpec& c) {
   if (c.kind == "resnet50" || c.kind == "small-resnet") {
     require(c.classes > 0, c.kind + " needs classes");
     require(c.kind == "resnet50" || (c.width > 0 && c.layers >= 3),
@@ -96,7 +96,7 @@ void Model::set_checkpoint_activations(bool on) {
 
 bool Model::is_stored_transposed(std::string_view) const { return false; }
 
-std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed) {
+std::unique_ptr<Model> make_model(const ModelSpec& config, std::uint64_t seed) {
   check(config);
   const UntouchedGlobalRandom untouched;
   WeightSource draw(derive_seed(seed, {kWeightStream}));

@@ -17,8 +17,6 @@
 
 namespace rode::lab {
 
-using ModelConfig = ModelSpec;
-
 // Parameters carry Hugging Face's names, those of ResNet-50 the names of torchvision and timm.
 // Every weight of a projection is stored (out, in), as rode::torch takes it. Products run in
 // bf16 where the caller has autocast on, and parameters may be cast as a whole.
@@ -42,18 +40,18 @@ class Model {
   // Whether files hold this weight as (in, out): GPT-2's projections.
   virtual bool is_stored_transposed(std::string_view name) const;
 
-  const ModelConfig& config() const { return config_; }
+  const ModelSpec& config() const { return config_; }
 
  protected:
-  explicit Model(ModelConfig config) : config_(std::move(config)) {}
+  explicit Model(ModelSpec config) : config_(std::move(config)) {}
 
  private:
-  ModelConfig config_;
+  ModelSpec config_;
 };
 
 // Weights are drawn by the model's own rule, on the CPU, from `seed` alone: torch's global
 // generator is left as it was.
-std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed);
+std::unique_ptr<Model> make_model(const ModelSpec& config, std::uint64_t seed);
 
 // Parameters and buffers under the names of the files, as files hold them. Views where nothing
 // has to be transposed.
@@ -68,7 +66,7 @@ void load_weights(Model& model, const std::filesystem::path& safetensors);
 
 // What transformers (or timm) reads beside the weights; `positions`: the longest sequence, for
 // models whose positions have no bound of their own.
-nlohmann::ordered_json hugging_face_config(const ModelConfig& config, std::int64_t positions);
+nlohmann::ordered_json hugging_face_config(const ModelSpec& config, std::int64_t positions);
 // config.json and model.safetensors, which from_pretrained(folder) opens.
 void save_pretrained(const Model& model, const std::filesystem::path& folder,
                      std::int64_t positions = 1024);

@@ -23,7 +23,7 @@ nn::Linear linear(std::int64_t in, std::int64_t out, bool bias) {
 }
 
 struct RmsNorm : nn::Module {
-  explicit RmsNorm(const ModelConfig& config)
+  explicit RmsNorm(const ModelSpec& config)
       : eps(config.norm_eps), weight(register_parameter("weight", at::ones({config.width}))) {}
 
   Normed forward(const Residual& stream) const { return add_rms_norm(stream, weight, eps); }
@@ -39,7 +39,7 @@ struct Copies {
 };
 
 struct Attention : nn::Module {
-  explicit Attention(const ModelConfig& config)
+  explicit Attention(const ModelSpec& config)
       : heads(config.heads),
         kv_heads(config.kv_heads),
         dropout(config.dropout),
@@ -48,7 +48,7 @@ struct Attention : nn::Module {
         v_proj(register_module("v_proj", linear(config.width, kv_width(config), true))),
         o_proj(register_module("o_proj", linear(config.width, config.width, false))) {}
 
-  static std::int64_t kv_width(const ModelConfig& config) {
+  static std::int64_t kv_width(const ModelSpec& config) {
     return config.width / config.heads * config.kv_heads;
   }
 
@@ -76,7 +76,7 @@ struct Attention : nn::Module {
 };
 
 struct Mlp : nn::Module {
-  explicit Mlp(const ModelConfig& config)
+  explicit Mlp(const ModelSpec& config)
       : gate_proj(register_module("gate_proj", linear(config.width, config.mlp_width, false))),
         up_proj(register_module("up_proj", linear(config.width, config.mlp_width, false))),
         down_proj(register_module("down_proj", linear(config.mlp_width, config.width, false))) {}
@@ -94,7 +94,7 @@ struct Mlp : nn::Module {
 };
 
 struct Layer : nn::Module {
-  explicit Layer(const ModelConfig& config)
+  explicit Layer(const ModelSpec& config)
       : self_attn(register_module("self_attn", std::make_shared<Attention>(config))),
         mlp(register_module("mlp", std::make_shared<Mlp>(config))),
         input_layernorm(register_module("input_layernorm", std::make_shared<RmsNorm>(config))),
@@ -120,7 +120,7 @@ struct Layer : nn::Module {
 };
 
 struct Body : nn::Module {
-  explicit Body(const ModelConfig& config)
+  explicit Body(const ModelSpec& config)
       : embed_tokens(
             register_module("embed_tokens", nn::Embedding(config.vocab_size, config.width))),
         layers(register_module("layers", nn::ModuleList())),
@@ -180,7 +180,7 @@ struct Body : nn::Module {
 };
 
 struct Qwen2 : nn::Module {
-  explicit Qwen2(const ModelConfig& config)
+  explicit Qwen2(const ModelSpec& config)
       : model(register_module("model", std::make_shared<Body>(config))) {
     if (config.tied) return;
     lm_head = register_module("lm_head", linear(config.width, config.vocab_size, false));
@@ -199,7 +199,7 @@ struct Qwen2 : nn::Module {
 
 }  // namespace
 
-std::unique_ptr<Model> make_qwen2(const ModelConfig& config, WeightSource& draw) {
+std::unique_ptr<Model> make_qwen2(const ModelSpec& config, WeightSource& draw) {
   auto network = std::make_shared<Qwen2>(config);
   for (const auto& entry : network->named_parameters()) {
     if (entry.value().dim() > 1) {

@@ -75,7 +75,7 @@ class Recompute : public ::torch::autograd::Function<Recompute> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (at::GradMode::is_enabled()) {
       throw Error(ErrorKind::unsupported, "recompute",
-                  "a second derivative was asked for; blocks with activation checkpointing have "
+                  "a second derivative was requested; blocks with activation checkpointing have "
                   "only the first; turn checkpoint_activations off");
     }
     const auto run =
@@ -96,7 +96,7 @@ class Recompute : public ::torch::autograd::Function<Recompute> {
     const variable_list found =
         ::torch::autograd::grad({output}, wanted, grads, /*retain_graph=*/false,
                                 /*create_graph=*/false, /*allow_unused=*/true);
-    // One gradient an argument; the run has none.
+    // One gradient per argument; the run has none.
     variable_list out(variables.size() + 1);
     std::size_t next = 0;
     for (std::size_t i = 0; i < variables.size(); ++i) {

@@ -107,7 +107,7 @@ struct ResNet : nn::Module {
 
 class ImageModel : public Model {
  public:
-  ImageModel(const ModelConfig& config, std::shared_ptr<ResNet> network)
+  ImageModel(const ModelSpec& config, std::shared_ptr<ResNet> network)
       : Model(config), network_(std::move(network)) {}
 
   nn::Module& module() override { return *network_; }
@@ -147,7 +147,7 @@ void draw_weights(const ResNet& network, WeightSource& draw) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_resnet(const ModelConfig& config, WeightSource& draw) {
+std::unique_ptr<Model> make_resnet(const ModelSpec& config, WeightSource& draw) {
   const bool is_large = config.kind == "resnet50";
   std::vector<Stage> stages{{3, 64}, {4, 128}, {6, 256}, {3, 512}};
   if (!is_large) {

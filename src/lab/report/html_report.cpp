@@ -7,8 +7,9 @@
 #include <fmt/format.h>
 
 #include "core/file_io.h"
+#include "lab/base/embedded.h"
 #include "lab/report/html_chart.h"
-#include "lab/task/embedded.h"
+#include "lab/report/png.h"
 #include "rode/version.h"
 
 namespace rode::lab {
@@ -112,16 +113,23 @@ std::string html_report(const Comparison& comparison) {
                            version(), page_part("src/lab/report/page.js"));
 }
 
-void write_report(const Comparison& comparison, const std::filesystem::path& folder) {
+void write_report(const Comparison& comparison, const std::filesystem::path& folder,
+                  const Note& note) {
   const auto charts = charts_of(comparison);
+  std::string converter = svg_converter();
   for (const std::string_view name : kOrder) {
-    const std::filesystem::path file = folder / (std::string(name) + ".svg");
+    const std::filesystem::path svg = folder / (std::string(name) + ".svg");
+    const std::filesystem::path png = folder / (std::string(name) + ".png");
     const auto found = charts.find(std::string(name));
-    if (found != charts.end()) {
-      write_text(file, to_svg(found->second));
-    } else {
-      std::filesystem::remove(file);  // of an earlier report
+    std::filesystem::remove(png);  // of an earlier report
+    if (found == charts.end()) {
+      std::filesystem::remove(svg);
+      continue;
     }
+    write_text(svg, to_svg(found->second));
+    if (converter.empty() || convert_svg(converter, svg, png)) continue;
+    if (note) note(fmt::format("'{}' made no PNG of '{}'", converter, printable(svg.string())));
+    converter.clear();
   }
   write_json(folder / "compare.json", to_json(comparison));
   write_text(folder / "report.html", html_report(comparison));

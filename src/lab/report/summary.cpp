@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostPoints = 300;  // of a curve: more than the pixels can show
 constexpr double kSmoothing = 0.9;        // of the training loss, as an exponential average
 
-using Curve = std::map<std::int64_t, std::vector<double>>;  // step -> a value a seed
+using Curve = std::map<std::int64_t, std::vector<double>>;  // step -> one value per seed
 
 // What of the log a curve shows; smoothed curves begin at their first value.
 struct Shown {

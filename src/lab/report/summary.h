@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lab/report/chart.h"
-#include "lab/train/run_folder.h"
+#include "lab/run/folder.h"
 
 namespace rode::lab {
 

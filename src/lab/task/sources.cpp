@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "lab/data/cifar.h"
-#include "lab/data/tiny_lm.h"
-#include "lab/data/tiny_vision.h"
+#include "lab/images/cifar.h"
+#include "lab/synthetic/tiny_lm.h"
+#include "lab/synthetic/tiny_vision.h"
 #include "rode/error.h"
 
 namespace rode::lab {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "lab/data/augment.h"
-#include "lab/data/sequence_source.h"
+#include "lab/images/augment.h"
+#include "lab/stream/sequence_source.h"
 #include "lab/task/task.h"
 
 namespace rode::lab {

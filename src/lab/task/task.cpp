@@ -9,13 +9,13 @@
 
 #include "core/file_io.h"
 #include "core/nearest.h"
-#include "lab/task/embedded.h"
+#include "lab/base/embedded.h"
 #include "rode/error.h"
 
 namespace rode::lab {
 namespace {
 
-constexpr std::string_view kFolder = "lab/tasks/";
+constexpr std::string_view kFolder = "src/lab/task/tasks/";
 constexpr std::string_view kExtension = ".toml";
 
 std::string name_of(std::string_view file) {

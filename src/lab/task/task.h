@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task: model, data, protocol and every optimizer's rates, as lab/tasks/*.toml hold them.
+// A task: model, data, protocol and every optimizer's rates, as task/tasks/*.toml hold them.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct ModelSpec {
 struct DataSpec {
   std::string kind;               // tokens, tiny-lm, cifar-100, image-folder, tiny-vision
   std::string path;               // below the data folder; empty for the synthetic ones
-  std::int64_t sequence = 0;      // tokens a sequence
+  std::int64_t sequence = 0;      // tokens per sequence
   std::int64_t eval_samples = 0;  // first sequences or images of the validation split; 0: all
   std::string train = "train";    // splits, or folders of images
   std::string valid = "valid";
@@ -50,7 +50,7 @@ struct DataSpec {
 struct TrainSpec {
   std::int64_t steps = 0;  // one of steps and epochs is 0
   std::int64_t epochs = 0;
-  std::int64_t batch = 0;                // samples a step, over all ranks and accumulated parts
+  std::int64_t batch = 0;                // samples per step, over all ranks and accumulated parts
   std::int64_t accumulate = 1;           // parts of a batch; divides it
   std::int64_t warmup = 0;               // steps
   std::string schedule = "cosine";       // cosine, cosine-epoch, constant
@@ -94,5 +94,7 @@ std::vector<std::string> task_names();
 Task load_task(const std::string& name_or_path);
 
 nlohmann::ordered_json to_json(const Task& task);
+// A task file with every value written out, which parse_task reads as the same task.
+std::string to_toml(const Task& task);
 
 }  // namespace rode::lab

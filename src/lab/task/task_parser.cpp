@@ -5,17 +5,17 @@
 #include <fmt/format.h>
 
 #include "core/file_io.h"
-#include "lab/data/token_shard.h"
+#include "lab/base/name.h"
+#include "lab/base/toml_table.h"
 #include "lab/task/model_size.h"
-#include "lab/task/name.h"
 #include "lab/task/task.h"
-#include "lab/task/toml_table.h"
+#include "lab/text/token_shard.h"
 #include "rode/error.h"
 
 namespace rode::lab {
 namespace {
 
-constexpr std::string_view kOperation = "task";
+constexpr std::string_view kTask = "task";
 
 // Largest values, far beyond what anyone trains: sums and products of them stay within int64.
 constexpr std::int64_t kMaxLayers = 1000;
@@ -220,9 +220,9 @@ void check_together(const Task& task, const TomlTable& root) {
 }  // namespace
 
 Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
-  require_name(name, kOperation, "task");
-  const toml::table parsed = parse_toml(text, source, kOperation);
-  TomlTable root(parsed, std::string(source), "", std::string(kOperation));
+  require_name(name, kTask, "task");
+  const toml::table parsed = parse_toml(text, source, kTask);
+  TomlTable root(parsed, std::string(source), "", std::string(kTask));
   Task task;
   task.name = name;
   task.source = source;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A task written as the file that would be read as it.
-#include "lab/task/task_text.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "lab/task/task.h"
 
 namespace rode::lab {
 namespace {
@@ -28,7 +28,7 @@ std::string toml_string(std::string_view text) {
   return out + '"';
 }
 
-// How the parser reads a TOML number or boolean; empty where the text is no such value.
+// How the parser reads a TOML number or boolean; empty where the text is neither.
 std::string as_read(std::string_view text) {
   if (text == "true" || text == "false") return std::string(text);
   const auto json = nlohmann::json::parse(text, nullptr, false);

@@ -6,7 +6,7 @@
 
 #include <torch/nn/module.h>
 
-#include "lab/train/rates.h"
+#include "lab/run/rates.h"
 #include "rode/method.h"
 #include "rode/routing.h"
 #include "rode/torch/optimizer.h"

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/grad_mode.h>
 
-#include "lab/data/random.h"
+#include "lab/base/random.h"
 #include "rode/error.h"
 #include "rode/safetensors.h"
 
@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kOperation = "checkpoint";
 constexpr const char* kKey = "rode.train";
-constexpr std::uint64_t kSeededStream = 2;  // 1 is that of a run's beginning
+constexpr std::uint64_t kSeededSequence = 2;  // 1 is that of a run's beginning
 
 DType dtype_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
@@ -85,25 +85,26 @@ at::Tensor bytes_of(const SafetensorsFile& file, const std::string& name) {
   return at::from_blob(const_cast<void*>(view.data), {bytes}, at::kByte).clone();
 }
 
-// Torch's own errors, of a state that is none, as every other error.
+// Torch's own errors, of bytes that are not a state, as every other error.
 void set_state(at::Generator& target, const SafetensorsFile& file, const std::string& name) {
   try {
     target.set_state(bytes_of(file, name));
   } catch (const c10::Error& error) {
     throw Error(ErrorKind::state_mismatch, kOperation,
-                "'" + name + "' is no state of a generator (" + error.what_without_backtrace() +
+                "'" + name + "' is not the state of a generator (" +
+                    error.what_without_backtrace() +
                     "); resume with the version of Torch that began the run");
   }
 }
 
-// False where the file does not have it: it then begins anew.
+// False where the file does not have it: it then restarts from seed and step.
 bool restore(const SafetensorsFile& file, const std::string& name, at::Generator target,
              std::uint64_t seed, std::int64_t step) {
   if (file.contains(name)) {
     set_state(target, file, name);
     return true;
   }
-  target.set_current_seed(derive_seed(seed, {kSeededStream, static_cast<std::uint64_t>(step)}));
+  target.set_current_seed(derive_seed(seed, {kSeededSequence, static_cast<std::uint64_t>(step)}));
   return false;
 }
 

@@ -16,8 +16,8 @@
 
 #include <c10/core/Device.h>
 
-#include "lab/data/sample_order.h"
 #include "lab/models/model.h"
+#include "lab/stream/sample_order.h"
 #include "rode/torch/optimizer.h"
 
 namespace rode::lab {
@@ -41,7 +41,7 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
 
 struct LoadedCheckpoint {
   TrainState state;
-  // Generators that the file does not have, as one saved on a CPU has none of CUDA: they begin anew
+  // Generators that the file does not have, as one saved on a CPU has none of CUDA: they restart
   // from the run's seed and the step.
   std::vector<std::string> seeded;
   std::string checksum_note;  // where the file has no checksum

@@ -40,7 +40,7 @@ TrainState load(const RunFolder& folder, std::int64_t step, const ResumeFrom& fr
   if (!loaded.checksum_note.empty()) note(loaded.checksum_note);
   for (const std::string& generator : loaded.seeded) {
     note("the checkpoint has no state of the generator of '" + generator +
-         "'; it begins anew from the seed and the step");
+         "'; it restarts from the seed and the step");
   }
   return loaded.state;
 }
@@ -59,7 +59,7 @@ std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from
       if (step + 1 == steps.rend()) {
         throw Error(error.kind(), "resume",
                     std::string(error.what()) +
-                        "; no checkpoint before it is left; begin the run anew with --overwrite "
+                        "; there is no earlier checkpoint; start the run again with --overwrite "
                         "or in another --out where it cannot be restored");
       }
       note(std::string(error.what()) + "; the checkpoint before it is used");

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "lab/run/folder.h"
 #include "lab/train/checkpoint.h"
-#include "lab/train/run_folder.h"
 #include "lab/train/session.h"
 
 namespace rode::lab {

@@ -6,7 +6,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -14,17 +13,19 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <sys/resource.h>
 #include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 
-#include "lab/data/random.h"
-#include "lab/train/forward_state.h"
+#include "lab/base/random.h"
+#include "lab/models/autocast.h"
+#include "lab/task/model_size.h"
 #include "rode/error.h"
 
 namespace rode::lab {
 namespace {
 
-// Streams of random numbers out of a run's seed.
-constexpr std::uint64_t kTorchStream = 1;
+// Sequences of random numbers out of a run's seed.
+constexpr std::uint64_t kTorchSequence = 1;
 
 c10::Device choose_device(const std::string& name) {
   const bool cuda = at::globalContext().hasCUDA();
@@ -36,32 +37,6 @@ c10::Device choose_device(const std::string& name) {
   }
   return {at::kCUDA, 0};
 }
-
-// bf16 products for the scope. Its cache of cast weights ends with it: the weights move.
-class Autocast {
- public:
-  Autocast(c10::DeviceType device, bool on) : device_(device), on_(on) {
-    if (!on_) return;
-    before_ = at::autocast::is_autocast_enabled(device_);
-    dtype_ = at::autocast::get_autocast_dtype(device_);
-    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
-    at::autocast::set_autocast_enabled(device_, true);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast() {
-    if (!on_) return;
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, before_);
-    at::autocast::set_autocast_dtype(device_, dtype_);
-  }
-
- private:
-  c10::DeviceType device_;
-  bool on_;
-  bool before_ = false;
-  at::ScalarType dtype_ = at::kFloat;
-};
 
 template <class Value>
 at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::IntArrayRef sizes,
@@ -90,6 +65,32 @@ at::Tensor values_of(const at::Tensor& loss, const at::Tensor& hits, double part
   const at::Tensor share = loss.to(at::kDouble) / parts;
   return at::stack({share, hits.defined() ? hits.to(at::kDouble) : at::zeros_like(share)});
 }
+
+// What a forward pass moves besides gradients, random numbers and statistics, as it was when this
+// was made: a batch that is dropped half-way leaves no trace.
+class ForwardState {
+ public:
+  ForwardState(const ::torch::nn::Module& module, c10::Device device) {
+    keep_generator(at::kCPU);
+    if (device.is_cuda()) keep_generator(device);
+    for (const at::Tensor& buffer : module.buffers()) buffers_.emplace_back(buffer, buffer.clone());
+  }
+
+  void restore() {
+    const ::torch::NoGradGuard no_grad;
+    for (auto& [generator, state] : generators_) generator.set_state(state);
+    for (auto& [buffer, value] : buffers_) buffer.copy_(value);
+  }
+
+ private:
+  void keep_generator(c10::Device device) {
+    const at::Generator& generator = at::globalContext().defaultGenerator(device);
+    generators_.emplace_back(generator, generator.get_state());
+  }
+
+  std::vector<std::pair<at::Generator, at::Tensor>> generators_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // with their values
+};
 
 // Sums of bf16 gradients in fp32: of a running sum in bf16 the last parts of a batch would move
 // only the last of its eight bits. Rounded once, at the end.
@@ -130,8 +131,9 @@ class GradientSums {
 
 Session::Session(const TrainOptions& options, const Method& method)
     : task_(options.task), device_(choose_device(options.device)) {
+  require_memory(task_, device_.is_cpu(), machine_bytes());
   if (options.threads > 0) at::set_num_threads(options.threads);
-  const std::uint64_t seed = derive_seed(options.seed, {kTorchStream});
+  const std::uint64_t seed = derive_seed(options.seed, {kTorchSequence});
   at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_current_seed(seed);
   if (device_.is_cuda()) {
     at::Generator(at::globalContext().defaultGenerator(device_)).set_current_seed(seed);
@@ -147,7 +149,11 @@ Session::Session(const TrainOptions& options, const Method& method)
 int Session::threads() const { return at::get_num_threads(); }
 
 Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64_t rows) {
-  const Autocast autocast(device_.type(), task_.train.precision == "bf16");
+  std::optional<AutocastScope> autocast;
+  if (task_.train.precision == "bf16") {
+    autocast.emplace(device_.type(), AutocastState{.enabled = true, .dtype = at::kBFloat16},
+                     AutocastCache::cleared);
+  }
   if (task_.is_language()) {
     const std::int64_t width = task_.data.sequence + 1;
     const at::Tensor tokens =

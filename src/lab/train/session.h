@@ -13,9 +13,9 @@
 #include <c10/core/Device.h>
 
 #include "lab/models/model.h"
+#include "lab/run/batches.h"
+#include "lab/run/plan.h"
 #include "lab/train/any_optimizer.h"
-#include "lab/train/batches.h"
-#include "lab/train/run_plan.h"
 
 namespace rode::lab {
 

@@ -51,7 +51,7 @@ void WarningNotes::process(const c10::Warning& warning) {
 
 Error error_without_memory(const std::string& asked) {
   return {ErrorKind::unsupported, "train",
-          "out of memory" + (asked.empty() ? asked : ": " + asked + " were asked for at once") +
+          "out of memory" + (asked.empty() ? asked : ": " + asked + " were requested at once") +
               "; in the task, lower batch or raise accumulate, set checkpoint_activations = true, "
               "or make the model smaller; what was saved is kept"};
 }
@@ -66,9 +66,9 @@ Error error_of_torch(const c10::Error& error) {
   // The first line is the message; what follows it is advice for programs in Python.
   const std::string first = on_one_line(without_place(text.substr(0, text.find('\n'))));
   return {ErrorKind::unsupported, "train",
-          "Torch refused an operation: " + first +
-              "; check the sizes in the task and the device; what was saved is kept: --resume goes "
-              "on from there"};
+          "Torch returned an error: " + first +
+              "; check the sizes in the task and the device; what was saved is kept: --resume "
+              "continues from there"};
 }
 
 }  // namespace rode::lab

@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "lab/train/progress.h"
-#include "lab/train/run_folder.h"
-#include "lab/train/run_plan.h"
+#include "lab/run/folder.h"
+#include "lab/run/plan.h"
+#include "lab/run/progress.h"
 
 namespace rode::lab {
 
@@ -32,8 +32,8 @@ struct TrainOutcome {
 };
 
 // Opens data, model and optimizer, and the folder: a new run, or with `resume` the one that is
-// there (from its beginning where it has no checkpoint yet). Throws rode::Error, also for what
-// Torch refuses.
+// there (from its beginning where it has no checkpoint yet). Throws rode::Error, also for Torch's
+// own errors.
 class Trainer {
  public:
   explicit Trainer(const TrainOptions& options, TrainHooks hooks = {});

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "lab/train/batches.h"
+#include "lab/run/batches.h"
+#include "lab/run/lock.h"
+#include "lab/run/log.h"
 #include "lab/train/checkpoint.h"
-#include "lab/train/run_lock.h"
-#include "lab/train/run_log.h"
 #include "lab/train/session.h"
 #include "lab/train/trainer.h"
 #include "rode/error.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies many arrays into another type by one launch: the weights, once a step.
+// Copies many arrays into another type by one launch: the weights, once per step.
 //
 // The table travels as the kernel's argument (below the 4 KB that every chip takes), so nothing is
-// copied to the device first. A block has 8192 elements of one array. 6 bytes an element from fp32
+// copied to the device first. A block has 8192 elements of one array. 6 bytes per element from fp32
 // to bf16.
 #include <algorithm>
 

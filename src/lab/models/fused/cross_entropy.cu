@@ -4,7 +4,7 @@
 //   loss = log sum exp(x) - x_t,  x' = (exp(x) / sum exp(x) - [t]) scale
 //
 // A block has a row. Where two rows fit a processor's shared memory, a row is read from memory once
-// and kept there between the sum and the gradient: 4 bytes a logit in bf16, 2 of them without the
+// and kept there between the sum and the gradient: 4 bytes per logit in bf16, 2 of them without the
 // gradient; a row of 50257 takes 100 KB. Longer rows are read twice. Each thread keeps a largest
 // element and a sum of its own (the sum is corrected when the largest changes), and reads back only
 // what it wrote itself.

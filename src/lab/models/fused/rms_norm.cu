@@ -5,9 +5,9 @@
 //   backward  g = dy w,  n = s r,  ds' = ds + r (g - n mean(g n)),  dw = sum over rows of dy n
 //
 // A block has a row at a time, a thread the same columns of every row: the weight and its gradient
-// stay in registers. Bytes an element, stream fp32 and branch bf16: forward 12 (x, d in; s, y out),
-// backward 16 (dy, ds, s in; ds', dd out). The gradient of the weight is summed in two stages: by
-// each block over its rows, then over the blocks in order.
+// stay in registers. Bytes per element, stream fp32 and branch bf16: forward 12 (x, d in; s, y
+// out), backward 16 (dy, ds, s in; ds', dd out). The gradient of the weight is summed in two
+// stages: by each block over its rows, then over the blocks in order.
 #include "lab/models/fused/elements.cuh"
 #include "lab/models/fused/kernels.h"
 #include "lab/models/fused/launch.h"

@@ -4,7 +4,7 @@
 //
 //   (a, b) -> (a cos - b sin, b cos + a sin) for the pairs (i, i + size/2) of a head
 //
-// Forward 4 bytes an element of q and k in bf16, backward 4 bytes an element of q, k and v: no
+// Forward 4 bytes per element of q and k in bf16, backward 4 per element of q, k and v: no
 // joining of the three by a copy of its own. A thread has eight pairs; x runs over the pairs of a
 // row, y over rows.
 #include "lab/models/fused/elements.cuh"

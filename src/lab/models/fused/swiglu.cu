@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SwiGLU on gate and up as one product leaves them, side by side: forward and backward.
 //
-//   forward   s = gate sigmoid(gate) up            6 bytes an element of s in bf16
+//   forward   s = gate sigmoid(gate) up            6 bytes per element of s in bf16
 //   backward  dgate, dup from gate, up and ds      10 bytes
 //
 // A thread has eight neighbours of a row (16 bytes of each array), a block a part of one row: the
-// only division is one a block.
+// only division is one per block.
 #include "lab/models/fused/elements.cuh"
 #include "lab/models/fused/kernels.h"
 #include "lab/models/fused/launch.h"
@@ -18,7 +18,7 @@ constexpr int kThreads = 256;
 
 // The part of a row that a block has.
 struct Shape {
-  unsigned per_row;  // blocks a row
+  unsigned per_row;  // blocks per row
   unsigned threads;
 };
 

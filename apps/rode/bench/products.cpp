@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The floor of a step with Newton-Schulz: its matrix products by the BLAS alone.
+#include "bench/products.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+#include <thread>
+
+#include <cblas.h>
+
+// Of the OpenMP runtime that OpenBLAS was linked with; <omp.h> may belong to another one.
+extern "C" void omp_set_num_threads(int);
+
+namespace rode::cli {
+namespace {
+
+double iteration_flops(const MatrixSize& size) {
+  const auto m = static_cast<double>(std::max(size.rows, size.columns));
+  const auto n = static_cast<double>(std::min(size.rows, size.columns));
+  return 3 * m * n * n + n * n * n;
+}
+
+std::size_t elements(const MatrixSize& size) {
+  return static_cast<std::size_t>(size.rows * size.columns);
+}
+
+// Steele, Lea & Flood's SplitMix64: a full-period counter with a strong mixer.
+std::uint64_t next_random(std::uint64_t& state) {
+  state += 0x9e3779b97f4a7c15u;
+  std::uint64_t z = state;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+void fill_gaussian(float* values, std::size_t count, float deviation, std::uint64_t seed) {
+  // Box-Muller on 24-bit uniforms; 1 - u keeps the logarithm finite.
+  constexpr float unit = 0x1p-24f;
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < count; i += 2) {
+    const std::uint64_t bits = next_random(state);
+    const float u = static_cast<float>(bits >> 40) * unit;
+    const float angle = 2 * std::numbers::pi_v<float> * static_cast<float>(bits & 0xffffffu) * unit;
+    const float radius = deviation * std::sqrt(-2 * std::log(1 - u));
+    values[i] = radius * std::cos(angle);
+    if (i + 1 < count) values[i + 1] = radius * std::sin(angle);
+  }
+}
+
+Products::Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads)
+    : matrices_(std::move(matrices)), iterations_(iterations) {
+  std::ranges::stable_sort(matrices_, std::greater{}, iteration_flops);
+  std::size_t longest = 0;
+  std::size_t largest_gram = 0;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    const MatrixSize& size = matrices_[i];
+    const auto side = static_cast<std::size_t>(std::min(size.rows, size.columns));
+    longest = std::max(longest, elements(size));
+    largest_gram = std::max(largest_gram, side * side);
+    Buffer& values = values_.emplace_back(elements(size) * sizeof(float));
+    fill_gaussian(values.floats(), elements(size), 0.02f, i);
+  }
+  for (int t = 0; t < threads; ++t) {
+    Workspace workspace{Buffer(largest_gram * sizeof(float)), Buffer(largest_gram * sizeof(float)),
+                        Buffer(longest * sizeof(float))};
+    // Touched here, so that no page fault falls into a measurement.
+    fill_gaussian(workspace.gram.floats(), largest_gram, 0.02f, 1);
+    fill_gaussian(workspace.square.floats(), largest_gram, 0.02f, 2);
+    std::fill_n(workspace.applied.floats(), longest, 0.0f);
+    workspaces_.push_back(std::move(workspace));
+  }
+}
+
+double Products::flops() const {
+  double sum = 0;
+  for (const MatrixSize& size : matrices_) sum += iteration_flops(size);
+  return sum * static_cast<double>(iterations_);
+}
+
+void Products::run_matrix(std::size_t index, const Workspace& workspace) const {
+  const auto rows = static_cast<blasint>(matrices_[index].rows);
+  const auto columns = static_cast<blasint>(matrices_[index].columns);
+  const bool tall = rows >= columns;
+  const blasint n = std::min(rows, columns);
+  const blasint k = std::max(rows, columns);
+  const float* x = values_[index].floats();
+  float* gram = workspace.gram.floats();
+  float* square = workspace.square.floats();
+  float* applied = workspace.applied.floats();
+  // The results are not fed back: the time of a product does not depend on its values, and
+  // values that neither grow nor vanish keep denormal numbers out.
+  for (std::int64_t i = 0; i < iterations_; ++i) {
+    cblas_ssyrk(CblasRowMajor, CblasLower, tall ? CblasTrans : CblasNoTrans, n, k, 1.0f, x, columns,
+                0.0f, gram, n);
+    cblas_ssyrk(CblasRowMajor, CblasLower, CblasNoTrans, n, n, 1.0f, gram, n, 0.0f, square, n);
+    if (tall) {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, n, n, 1.0f, x, columns, square,
+                  n, 0.0f, applied, columns);
+    } else {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, columns, n, 1.0f, square, n, x,
+                  columns, 0.0f, applied, columns);
+    }
+  }
+}
+
+double Products::run_ms() {
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<std::size_t> next{0};
+  {
+    std::vector<std::jthread> workers;
+    workers.reserve(workspaces_.size());
+    for (const Workspace& workspace : workspaces_) {
+      workers.emplace_back([this, &next, &workspace] {
+        omp_set_num_threads(1);  // per calling thread: the BLAS must not start its own
+        for (std::size_t i = next++; i < matrices_.size(); i = next++) run_matrix(i, workspace);
+      });
+    }
+  }
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - start;
+  return elapsed.count();
+}
+
+}  // namespace rode::cli

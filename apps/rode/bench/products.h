@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The floor of a step with Newton-Schulz: its matrix products by the BLAS alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "support.h"
+
+namespace rode::cli {
+
+struct MatrixSize {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+};
+
+// Per Newton-Schulz iteration on an m x n matrix (n the shorter side) symmetry leaves the Gram
+// matrix (ssyrk, m n^2), its square (ssyrk, n^3) and the applied product (sgemm, 2 m n^2).
+// One matrix is one task; each thread calls a single-threaded BLAS.
+class Products {
+ public:
+  Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads);
+
+  double run_ms();       // every product once, by the clock
+  double flops() const;  // 3 m n^2 + n^3 an iteration, over all matrices
+
+ private:
+  struct Workspace {
+    Buffer gram;     // n x n
+    Buffer square;   // n x n
+    Buffer applied;  // m x n
+  };
+
+  void run_matrix(std::size_t index, const Workspace& workspace) const;
+
+  std::vector<MatrixSize> matrices_;  // the most work first, so that threads end together
+  std::int64_t iterations_;
+  std::vector<Buffer> values_;
+  std::vector<Workspace> workspaces_;  // one per thread
+};
+
+// Normally distributed floats, the same for the same seed on any machine and thread count.
+void fill_gaussian(float* values, std::size_t count, float deviation, std::uint64_t seed);
+
+}  // namespace rode::cli

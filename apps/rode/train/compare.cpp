@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode compare`: several optimizers and seeds on one task, and the report.
+//
+// Every run is a process of its own, the same as `rode train`: its memory is its own, and its
+// numbers do not depend on what ran before it.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "lab/report/html_report.h"
+#include "lab/run/batches.h"
+#include "lab/run/interrupt.h"
+#include "lab/run/plan.h"
+#include "lab/task/sources.h"
+#include "support.h"
+#include "train/child_process.h"
+#include "validators.h"
+
+namespace rode::cli {
+namespace {
+
+struct CompareArguments {
+  std::string task;
+  std::vector<std::string> optimizers;
+  std::int64_t seeds = 3;
+  std::int64_t steps = 0;
+  std::string out;
+  std::string data;
+  std::string device = "auto";
+  int threads = 0;
+  int jobs = 1;
+  bool overwrite = false;
+  bool json = false;
+  bool quiet = false;
+};
+
+struct Job {
+  lab::TrainOptions options;
+
+  std::string label() const { return fmt::format("{} seed {}", options.optimizer, options.seed); }
+};
+
+lab::Json expected_run(const lab::TrainOptions& options) {
+  const lab::BatchSource data(options.task, options.seed, options.data_folder);
+  const lab::OptimizerSpec spec =
+      lab::resolve_optimizer(options.task, options.optimizer, options.settings);
+  const lab::RunPlan plan = lab::plan_run(options.task, data.epoch_samples(), options.steps);
+  return lab::describe_run(options, plan, spec, Method::by_name(spec.optimizer, spec.settings));
+}
+
+std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
+  lab::TrainOptions options;
+  options.task = lab::load_task(arguments.task);
+  options.steps = arguments.steps;
+  options.data_folder =
+      arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+  std::vector<Job> jobs;
+  std::set<std::string> seen;
+  for (const std::string& name : arguments.optimizers) {
+    if (!seen.insert(name).second) {
+      throw Error(ErrorKind::invalid_argument, "compare",
+                  fmt::format("--optimizers names '{}' twice, and both would train in one folder; "
+                              "name it once",
+                              name));
+    }
+    for (std::int64_t seed = 1; seed <= arguments.seeds; ++seed) {
+      Job& job = jobs.emplace_back(Job{options});
+      job.options.optimizer = name;
+      job.options.seed = static_cast<std::uint64_t>(seed);
+      job.options.out = folder / fmt::format("{}-seed{}", name, seed);
+    }
+  }
+  return jobs;
+}
+
+// Whether the run has to be made. A run of other options in the folder is an error.
+bool is_needed(const Job& job, bool overwrite) {
+  const lab::Json run = expected_run(job.options);  // also finds unknown names and missing data
+  const lab::RunFolder folder(job.options.out);
+  if (overwrite || !folder.has_run()) return true;
+  folder.continue_run(run);
+  return !folder.result();
+}
+
+// `first`: of all; what it says of the machine holds for the others.
+std::vector<std::string> command_of(const Job& job, const CompareArguments& arguments, int threads,
+                                    bool first) {
+  std::vector<std::string> words = {"train",
+                                    "--task",
+                                    arguments.task,
+                                    "--optimizer",
+                                    job.options.optimizer,
+                                    "--seed",
+                                    fmt::format("{}", job.options.seed),
+                                    "--out",
+                                    job.options.out.string(),
+                                    "--data",
+                                    job.options.data_folder.string(),
+                                    "--device",
+                                    arguments.device,
+                                    "--json",
+                                    arguments.overwrite ? "--overwrite" : "--resume"};
+  if (arguments.steps > 0)
+    words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
+  if (threads > 0) words.insert(words.end(), {"--threads", fmt::format("{}", threads)});
+  if (arguments.quiet || arguments.jobs > 1) words.emplace_back("--quiet");
+  if (!first) words.emplace_back("--warnings-told");
+  return words;
+}
+
+// What the table can use: a run that is done, if only by diverging.
+void require_result(const Job& job, int status, bool overwrite) {
+  const auto result = lab::RunFolder(job.options.out).result();
+  if (result && (status == 0 || result->value("status", "") == "diverged")) return;
+  const std::string how =
+      status <= ChildProcess::kSignal
+          ? fmt::format("ended with code {}; its message is above", status)
+          : fmt::format(
+                "was ended by signal {}; if nobody sent it, memory ran out: lower "
+                "--jobs, or batch in the task",
+                status - ChildProcess::kSignal);
+  throw Error(
+      ErrorKind::unsupported, "compare",
+      fmt::format("the run '{}' {}; what is done is kept: run the same command{} to continue",
+                  job.label(), how, overwrite ? " without --overwrite" : " again"));
+}
+
+std::string outcome_of(const Job& job) {
+  const auto result = lab::RunFolder(job.options.out).result();
+  if (!result || result->value("status", "") != "finished") return "diverged";
+  return fmt::format("loss {:.4f}, {:.0f} s", result->value("final_loss", 0.0),
+                     result->value("seconds", 0.0));
+}
+
+struct Running {
+  Job* job;
+  std::unique_ptr<ChildProcess> process;
+};
+
+// All are asked to stop before the first is waited for.
+struct RunningJobs {
+  std::vector<Running> list;
+
+  RunningJobs() = default;
+  RunningJobs(const RunningJobs&) = delete;
+  RunningJobs& operator=(const RunningJobs&) = delete;
+  ~RunningJobs() { stop(); }
+  void stop() {
+    for (const Running& one : list) one.process->stop();
+  }
+};
+
+void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
+  const int threads = arguments.threads > 0 ? arguments.threads
+                      : arguments.jobs > 1  ? std::max(1, available_cores() / arguments.jobs)
+                                            : 0;
+  const lab::InterruptGuard interrupt;
+  RunningJobs all;
+  std::vector<Running>& running = all.list;
+  std::size_t next = 0;
+  std::size_t done = 0;
+  while (next < jobs.size() || !running.empty()) {
+    while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs) &&
+           !lab::InterruptGuard::requested()) {
+      Job& job = jobs[next++];
+      if (!arguments.quiet && arguments.jobs == 1) {
+        fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
+      }
+      running.push_back(
+          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const bool stop = lab::InterruptGuard::requested();
+    if (stop) all.stop();
+    for (std::size_t i = 0; i < running.size();) {
+      const auto status = running[i].process->poll();
+      if (!status) {
+        ++i;
+        continue;
+      }
+      Job* job = running[i].job;
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+      if (stop) continue;
+      require_result(*job, *status, arguments.overwrite);
+      ++done;
+      if (!arguments.quiet && arguments.jobs > 1) {
+        fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
+      }
+    }
+    if (stop && running.empty()) {
+      throw Error(ErrorKind::unsupported, "compare",
+                  fmt::format("stopped; the runs are saved: run the same command{} to continue",
+                              arguments.overwrite ? " without --overwrite" : " again"));
+    }
+  }
+}
+
+void tell(const std::string& text) { fmt::print(stderr, "rode: note: {}\n", on_terminal(text)); }
+
+lab::Comparison gather(const std::vector<Job>& jobs) {
+  lab::Comparison comparison;
+  const lab::Task& task = jobs.front().options.task;
+  comparison.task = task.name;
+  comparison.title = task.title;
+  comparison.language = task.is_language();
+  for (const Job& job : jobs) {
+    if (comparison.optimizers.empty() ||
+        comparison.optimizers.back().name != job.options.optimizer) {
+      comparison.optimizers.push_back({job.options.optimizer, {}});
+    }
+    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out, tell));
+  }
+  return comparison;
+}
+
+void run_compare(const CompareArguments& arguments) {
+  std::vector<Job> jobs;
+  std::vector<Job> needed;
+  std::filesystem::path folder;
+  arguments_as_usage([&] {
+    folder = arguments.out.empty()
+                 ? std::filesystem::path("runs") / lab::load_task(arguments.task).name
+                 : std::filesystem::path(arguments.out);
+    jobs = jobs_of(arguments, folder);
+    for (const Job& job : jobs) {
+      if (is_needed(job, arguments.overwrite)) needed.push_back(job);
+    }
+  });
+  if (!arguments.quiet && needed.size() < jobs.size()) {
+    fmt::print(stderr, "rode: note: {} of {} runs are done and used as they are\n",
+               jobs.size() - needed.size(), jobs.size());
+  }
+  run_jobs(needed, arguments);
+  const lab::Comparison comparison = gather(jobs);
+  lab::write_report(comparison, folder, tell);
+  if (arguments.json) {
+    fmt::print("{}\n", lab::to_json(comparison).dump(2));
+    return;
+  }
+  fmt::print("{}\n{}\n", comparison.title, format_table(lab::summary_table(comparison)));
+  if (const auto lowest = comparison.lowest_possible_loss()) {
+    fmt::print("No model can expect a loss below {:.4f}.\n", *lowest);
+  }
+  fmt::print("Report: {}\n", (folder / "report.html").string());
+}
+
+}  // namespace
+
+void add_compare_command(CLI::App& app) {
+  auto arguments = std::make_shared<CompareArguments>();
+  CLI::App* command =
+      app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
+  command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
+      ->required();
+  command
+      ->add_option("--optimizers", arguments->optimizers,
+                   "optimizers of the task, separated by commas")
+      ->required()
+      ->delimiter(',');
+  command->add_option("--seeds", arguments->seeds, "number of seeds: 1 to N are run (default 3)")
+      ->check(whole_number(1, kMaxCount));
+  command->add_option("--steps", arguments->steps, "steps of each run, instead of the task's")
+      ->check(whole_number(1, kMaxCount));
+  command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
+  command->add_option("--data", arguments->data,
+                      "folder of the datasets (default: RODE_DATA_DIR, else data)");
+  command
+      ->add_option("--jobs", arguments->jobs,
+                   "runs at the same time, which share the cores (default 1)")
+      ->check(whole_number(1, kMaxThreads));
+  command->add_option("--threads", arguments->threads, "threads of each run")
+      ->check(whole_number(1, kMaxThreads));
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_flag("--overwrite", arguments->overwrite, "repeat every run");
+  command->add_flag("--quiet", arguments->quiet, "show no progress");
+  command->add_flag("--json", arguments->json, "print the comparison as JSON");
+  command->callback([arguments] { run_compare(*arguments); });
+}
+
+}  // namespace rode::cli

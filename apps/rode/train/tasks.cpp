@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode tasks`: the tasks of the lab, and what one of them says.
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "commands.h"
+#include "lab/task/task.h"
+#include "support.h"
+
+namespace rode::cli {
+namespace {
+
+struct TasksArguments {
+  std::string name;
+  bool json = false;
+};
+
+std::string length_of(const lab::Task& task) {
+  return task.train.steps > 0 ? fmt::format("{} steps", task.train.steps)
+                              : fmt::format("{} epochs", task.train.epochs);
+}
+
+void print_list(const std::vector<lab::Task>& tasks) {
+  std::vector<std::vector<std::string>> rows = {
+      {"task", "model", "data", "length", "batch", "optimizers"}};
+  for (const lab::Task& task : tasks) {
+    rows.push_back({task.name, task.model.kind, task.data.kind, length_of(task),
+                    fmt::format("{}", task.train.batch),
+                    fmt::format("{}", task.optimizers.size())});
+  }
+  fmt::print("{}\n'rode tasks NAME' shows a task; NAME may be the path of a .toml file.\n",
+             format_table(rows, 3));
+}
+
+void run(const TasksArguments& arguments) {
+  if (!arguments.name.empty()) {
+    const lab::Task task = lab::load_task(arguments.name);
+    if (arguments.json) {
+      fmt::print("{}\n", lab::to_json(task).dump(2));
+    } else {
+      fmt::print("# {}\n{}", task.name, lab::to_toml(task));
+    }
+    return;
+  }
+  std::vector<lab::Task> tasks;
+  for (const std::string& name : lab::task_names()) tasks.push_back(lab::load_task(name));
+  if (!arguments.json) {
+    print_list(tasks);
+    return;
+  }
+  Json list = Json::array();
+  for (const lab::Task& task : tasks) list.push_back(lab::to_json(task));
+  fmt::print("{}\n", Json{{"tasks", list}}.dump(2));
+}
+
+}  // namespace
+
+void add_tasks_command(CLI::App& app) {
+  const auto arguments = std::make_shared<TasksArguments>();
+  CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
+  command->add_option("name", arguments->name,
+                      "Task, or the path of a task file; printed as such a file");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
+}
+
+}  // namespace rode::cli

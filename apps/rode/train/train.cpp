@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rode train`: one task, one optimizer, one seed.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include "commands.h"
+#include "lab/run/interrupt.h"
+#include "lab/run/progress.h"
+#include "lab/task/sources.h"
+#include "lab/train/trainer.h"
+#include "support.h"
+#include "validators.h"
+
+namespace rode::cli {
+namespace {
+
+struct TrainArguments {
+  std::string task;
+  std::string optimizer;
+  std::vector<std::string> settings;
+  std::string out;
+  std::string data;
+  lab::TrainOptions options;
+  bool json = false;
+  bool quiet = false;
+  bool warnings_told = false;
+};
+
+// On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
+// minute has passed without.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressLine() { end(); }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  void show(const lab::Progress& progress) {
+    constexpr std::chrono::minutes kSilence(1);
+    const Clock::time_point now = Clock::now();
+    if (quiet_ || (!terminal_ && !progress.evaluated && now - shown_ < kSilence)) return;
+    shown_ = now;
+    const std::string line = lab::format_progress(progress);
+    fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
+    open_ = terminal_;
+  }
+  void end() {
+    if (open_) fmt::print(stderr, "\n");
+    open_ = false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool quiet_;
+  bool terminal_;
+  Clock::time_point shown_ = Clock::now();
+  bool open_ = false;
+};
+
+// A step takes and frees the same large blocks. Given back to the system each time, they would
+// come back to be zeroed page by page: a third of the time where the vocabulary is large.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  constexpr int kLargest = 1 << 30;
+  ::mallopt(M_MMAP_THRESHOLD, kLargest);
+  ::mallopt(M_TRIM_THRESHOLD, kLargest);
+#endif
+}
+
+std::string default_folder(const lab::TrainOptions& options) {
+  return fmt::format("runs/{}/{}-seed{}", options.task.name, options.optimizer, options.seed);
+}
+
+void print_result(const lab::Json& result, const std::filesystem::path& folder) {
+  fmt::print("{} on {}, seed {}: validation loss {:.4f}, best {:.4f} after step {}",
+             result.value("optimizer", ""), result.value("task", ""),
+             result.value("seed", std::uint64_t{0}), result.value("final_loss", 0.0),
+             result.value("best_loss", 0.0), result.value("best_step", std::int64_t{0}));
+  if (result.contains("final_accuracy")) {
+    fmt::print(", accuracy {:.2f}%", 100 * result.value("final_accuracy", 0.0));
+  }
+  if (result.contains("lowest_possible_loss")) {
+    fmt::print(" (lowest possible {:.4f})", result.value("lowest_possible_loss", 0.0));
+  }
+  fmt::print("; norm {:.3f}, {:.1f} s; {}\n", result.value("weight_norm", 0.0),
+             result.value("seconds", 0.0), folder.string());
+}
+
+void run_train(TrainArguments arguments) {
+  keep_freed_memory();
+  lab::TrainOptions& options = arguments.options;
+  ProgressLine line(arguments.quiet);
+  const lab::InterruptGuard interrupt;
+  lab::TrainHooks hooks;
+  hooks.progress = [&](const lab::Progress& progress) { line.show(progress); };
+  hooks.note = [&](std::string_view text) {
+    line.end();
+    fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
+  };
+  if (!arguments.warnings_told) hooks.warning = hooks.note;
+  hooks.stop = [] { return lab::InterruptGuard::requested(); };
+
+  std::unique_ptr<lab::Trainer> trainer;
+  arguments_as_usage([&] {
+    options.task = lab::load_task(arguments.task);
+    options.optimizer = arguments.optimizer;
+    options.settings = parse_settings(arguments.settings);
+    options.data_folder =
+        arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+    options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
+    trainer = std::make_unique<lab::Trainer>(options, hooks);
+  });
+  const lab::TrainOutcome outcome = trainer->run();
+  line.end();
+  if (outcome.status == lab::TrainStatus::interrupted) {
+    throw Error(
+        ErrorKind::unsupported, "train",
+        fmt::format("stopped after step {}, which is saved; continue with --resume", outcome.step));
+  }
+  if (outcome.status == lab::TrainStatus::paused && !arguments.json) {
+    fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
+               options.out.string());
+    return;
+  }
+  if (arguments.json) {
+    fmt::print("{}\n", outcome.result.dump(2));
+  } else {
+    print_result(outcome.result, options.out);
+  }
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  auto arguments = std::make_shared<TrainArguments>();
+  lab::TrainOptions& options = arguments->options;
+  CLI::App* command = app.add_subcommand("train", "Train a task's model with one optimizer");
+  command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
+      ->required();
+  command->add_option("--optimizer", arguments->optimizer, "an optimizer of the task")->required();
+  command->add_option("--set", arguments->settings, "key=value: an option of the optimizer")
+      ->allow_extra_args(false);
+  command->add_option("--seed", options.seed, "seed of weights, order and dropout (default 1)")
+      ->check(whole_number(0));
+  command->add_option("--out", arguments->out,
+                      "folder of the run (default runs/TASK/OPTIMIZER-seedS)");
+  command->add_option("--data", arguments->data,
+                      "folder of the datasets (default: RODE_DATA_DIR, else data)");
+  CLI::Option* resume =
+      command->add_flag("--resume", options.resume, "continue the run in the folder, or begin it");
+  command->add_flag("--overwrite", options.overwrite, "replace the run in the folder")
+      ->excludes(resume);
+  command
+      ->add_option("--steps", options.steps,
+                   "number of steps, instead of the task's; the schedule ends there")
+      ->check(whole_number(1, kMaxCount));
+  command
+      ->add_option("--until", options.until,
+                   "save and pause after this step; the schedule is not changed")
+      ->check(whole_number(1, kMaxCount));
+  command
+      ->add_option("--threads", options.threads,
+                   "threads of Torch and the engine (default: all cores)")
+      ->check(whole_number(1, kMaxThreads));
+  command->add_option("--device", options.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
+      ->check(whole_number(1, kMaxCount));
+  command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
+  command->add_flag("--quiet", arguments->quiet, "show no progress");
+  command->add_flag("--json", arguments->json, "print the result as JSON");
+  // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
+  command->add_flag("--warnings-told", arguments->warnings_told)->group("");
+  command->callback([arguments] { run_train(*arguments); });
+}
+
+}  // namespace rode::cli

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a task and a command line to numbers of steps and an optimizer's options.
+#include "lab/run/plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "rode/error.h"
+#include "rode/version.h"
+
+namespace rode::lab {
+namespace {
+
+void merge(Settings& into, const Settings& from) {
+  for (const auto& [key, value] : from) {
+    const auto same = [&](const auto& entry) { return entry.first == key; };
+    const auto found = std::find_if(into.begin(), into.end(), same);
+    if (found == into.end()) {
+      into.emplace_back(key, value);
+    } else {
+      found->second = value;
+    }
+  }
+}
+
+bool sets_rate(const Settings& settings) {
+  return std::any_of(settings.begin(), settings.end(),
+                     [](const auto& entry) { return entry.first == "lr"; });
+}
+
+std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t otherwise) {
+  return wanted > 0 ? wanted * unit : otherwise;
+}
+
+}  // namespace
+
+OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
+                                const Settings& settings) {
+  const auto has = [&](const OptimizerSpec& spec) { return spec.name == name; };
+  if (std::none_of(task.optimizers.begin(), task.optimizers.end(), has) && sets_rate(settings)) {
+    const auto all = list_optimizers();
+    const auto known = [&](const OptimizerInfo& info) { return info.name == name; };
+    if (std::any_of(all.begin(), all.end(), known)) return {name, name, settings, "command line"};
+  }
+  OptimizerSpec spec = task.optimizer(name);
+  merge(spec.settings, settings);
+  return spec;
+}
+
+RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps) {
+  const TrainSpec& train = task.train;
+  RunPlan plan;
+  plan.steps_per_epoch = static_cast<std::int64_t>(samples) / train.batch;
+  const bool epochs = train.epochs > 0;
+  if (plan.steps_per_epoch == 0 && epochs) {
+    throw Error(ErrorKind::invalid_argument, "train",
+                fmt::format("task '{}' has {} samples and batches of {}; expected at least one "
+                            "batch per epoch; choose a smaller batch",
+                            task.name, samples, train.batch));
+  }
+  plan.steps_per_epoch = std::max<std::int64_t>(1, plan.steps_per_epoch);
+  const std::int64_t unit = epochs ? plan.steps_per_epoch : 1;
+  const std::int64_t full = epochs ? train.epochs * plan.steps_per_epoch : train.steps;
+  plan.total = steps > 0 ? steps : full;
+  plan.warmup = train.warmup;
+  if (steps > 0 && steps != full) plan.warmup = train.warmup * steps / full;
+  plan.eval_every = interval(train.eval_interval, unit, plan.total);
+  plan.checkpoint_every = interval(train.checkpoint_interval, unit, plan.eval_every);
+  if (train.schedule == "cosine") {
+    plan.schedule = Schedule::warmup_cosine(plan.warmup, plan.total);
+  } else if (train.schedule == "cosine-epoch") {
+    plan.by_epoch = true;
+    const std::int64_t length =
+        steps > 0 ? (steps + plan.steps_per_epoch - 1) / plan.steps_per_epoch : train.epochs;
+    plan.schedule = Schedule::cosine_by_epoch(std::max<std::int64_t>(1, length));
+  }
+  return plan;
+}
+
+nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,
+                                    const OptimizerSpec& spec, const Method& method) {
+  nlohmann::ordered_json task = to_json(options.task);
+  task.erase("title");
+  task.erase("source");
+  task.erase("optimizers");
+  nlohmann::ordered_json values = nlohmann::ordered_json::object();
+  for (const OptionInfo& info : method.options()) values[info.key] = info.value;
+  return {{"format", 1},
+          {"task", std::move(task)},
+          {"optimizer", spec.name},
+          {"method", std::string(method.name())},
+          {"options", std::move(values)},
+          {"seed", options.seed},
+          {"steps", plan.total},
+          {"warmup", plan.warmup},
+          {"version", std::string(version())}};
+}
+
+}  // namespace rode::lab
