@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,10 +55,20 @@ struct EngineOptions {
   StateAllocator state_memory = {};
 };
 
+// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from.
+struct RateCoupling {
+  // The lr that the other rates belong to: the group's first. Unset or 0: nothing follows lr.
+  std::optional<double> from = {};
+  bool lr_rho = true;  // false: only lr_rest follows
+
+  bool operator==(const RateCoupling&) const = default;
+};
+
 struct ParameterGroup {
   std::vector<Parameter> parameters;
   Method method;
   Routing routing = {};
+  RateCoupling coupling = {};
 };
 
 // On CUDA a step is work that is enqueued: step() returns before it is done, and later work
@@ -116,13 +127,19 @@ class Optimizer {
 
   // Gradients (and weights) may move between steps; `index` counts the parameters in
   // the order given, over all groups. A null gradient means "none this step". Tied
-  // entries are one parameter: binding any of them binds it.
+  // entries are one parameter: binding any of them binds it. Binding again what is bound
+  // costs a comparison, so callers need not look for changes themselves.
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
+  // A parameter with what is bound to it; of a tied entry, the one that is stepped.
+  const Parameter& parameter(std::size_t index) const;
+  std::size_t parameter_count() const;
 
-  // Changes a live option of a group: rates, decays, momentum.
+  // Changes a live option of a group: rates, decays, momentum. `method` has the options as
+  // given here: how other rates follow lr (RateCoupling) does not show in it.
   void set_option(std::size_t group, std::string_view key, std::string_view value);
   void set_option(std::size_t group, std::string_view key, double value);  // no text: fast
+  void set_coupling(std::size_t group, const RateCoupling& coupling);
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;
 
