@@ -15,17 +15,26 @@ struct AutocastState {
   }
 };
 
-// Without autocast's cache of cast weights: one from a pass without gradients must not serve a
-// later pass with them, and whether torch sees to that depends on its version.
+// Autocast's cache of cast weights. One from a pass without gradients must not serve a later pass
+// with them, and whether torch sees to that depends on its version.
+enum class CastCache {
+  none,  // a part of a pass
+  own,   // a whole pass: the cache ends with the scope, because the weights move after it
+};
+
 class AutocastScope {
  public:
-  AutocastScope(at::DeviceType device, AutocastState state)
+  AutocastScope(at::DeviceType device, AutocastState state, CastCache cache = CastCache::none)
       : device_(device),
+        cache_(cache),
         before_(AutocastState::of(device)),
         cached_(at::autocast::is_autocast_cache_enabled()) {
-    set(state, false);
+    set(state, cache == CastCache::own);
   }
-  ~AutocastScope() { set(before_, cached_); }
+  ~AutocastScope() {
+    if (cache_ == CastCache::own) at::autocast::clear_cache();
+    set(before_, cached_);
+  }
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
@@ -37,6 +46,7 @@ class AutocastScope {
   }
 
   at::DeviceType device_;
+  CastCache cache_;
   AutocastState before_;
   bool cached_;
 };

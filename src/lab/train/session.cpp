@@ -6,7 +6,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -17,6 +16,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include "lab/data/random.h"
+#include "lab/models/autocast.h"
 #include "lab/train/forward_state.h"
 #include "rode/error.h"
 
@@ -37,32 +37,6 @@ c10::Device choose_device(const std::string& name) {
   return {at::kCUDA, 0};
 }
 
-// bf16 products for the scope. Its cache of cast weights ends with it: the weights move.
-class Autocast {
- public:
-  Autocast(c10::DeviceType device, bool on) : device_(device), on_(on) {
-    if (!on_) return;
-    before_ = at::autocast::is_autocast_enabled(device_);
-    dtype_ = at::autocast::get_autocast_dtype(device_);
-    at::autocast::set_autocast_dtype(device_, at::kBFloat16);
-    at::autocast::set_autocast_enabled(device_, true);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast() {
-    if (!on_) return;
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, before_);
-    at::autocast::set_autocast_dtype(device_, dtype_);
-  }
-
- private:
-  c10::DeviceType device_;
-  bool on_;
-  bool before_ = false;
-  at::ScalarType dtype_ = at::kFloat;
-};
-
 template <class Value>
 at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::IntArrayRef sizes,
                   at::ScalarType type) {
@@ -77,10 +51,10 @@ at::Tensor sent(const at::Tensor& host, c10::Device device) {
   return host.pin_memory().to(device, /*non_blocking=*/true);
 }
 
-void for_each_group(AnyOptimizer& optimizer,
+void for_each_group(rode::torch::EngineOptimizer& optimizer,
                     const std::function<void(const std::vector<at::Tensor>&,
                                              const rode::torch::GroupOptions&)>& visit) {
-  for (const auto& group : optimizer.optimizer().param_groups()) {
+  for (const auto& group : optimizer.param_groups()) {
     visit(group.params(), dynamic_cast<const rode::torch::GroupOptions&>(group.options()));
   }
 }
@@ -95,7 +69,7 @@ at::Tensor values_of(const at::Tensor& loss, const at::Tensor& hits, double part
 // only the last of its eight bits. Rounded once, at the end.
 class GradientSums {
  public:
-  explicit GradientSums(AnyOptimizer& optimizer) {
+  explicit GradientSums(rode::torch::EngineOptimizer& optimizer) {
     for_each_group(optimizer, [&](const auto& parameters, const auto&) {
       for (const at::Tensor& parameter : parameters) sums_.emplace_back(parameter, at::Tensor());
     });
@@ -141,13 +115,16 @@ Session::Session(const TrainOptions& options, const Method& method)
   if (task_.train.parameters == "bf16") model_->module().to(at::kBFloat16);
   model_->module().to(device_);
   model_->module().train();
-  optimizer_ = make_optimizer(model_->module(), method, task_.train.route);
+  optimizer_ = rode::torch::make_optimizer(model_->module(), method, {.route = task_.train.route});
 }
 
 int Session::threads() const { return at::get_num_threads(); }
 
 Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64_t rows) {
-  const Autocast autocast(device_.type(), task_.train.precision == "bf16");
+  std::optional<AutocastScope> autocast;
+  if (task_.train.precision == "bf16") {
+    autocast.emplace(device_.type(), AutocastState{true, at::kBFloat16}, CastCache::own);
+  }
   if (task_.is_language()) {
     const std::int64_t width = task_.data.sequence + 1;
     const at::Tensor tokens =
@@ -166,7 +143,7 @@ Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64
 }
 
 std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
-  optimizer_->optimizer().zero_grad();
+  optimizer_->zero_grad();
   std::optional<ForwardState> before;
   if (task_.train.accumulate > 1) before.emplace(model_->module(), device_);
   const auto parts = static_cast<double>(task_.train.accumulate);
@@ -213,11 +190,10 @@ void Session::step(double multiplier) {
     });
     ::torch::nn::utils::clip_grad_norm_(all, task_.train.clip);
   }
-  optimizer_->scale_rates(multiplier);
-  optimizer_->optimizer().step();
+  optimizer_->step(multiplier);
 }
 
-void Session::check() { optimizer_->optimizer().engine().check(); }
+void Session::check() { optimizer_->check(); }
 
 std::optional<Measured> Session::evaluate(BatchSource& batches, const Stop& stop,
                                           const Done& done) {
@@ -288,7 +264,7 @@ std::int64_t Session::peak_bytes() const {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     // State lies in Torch's tensors. The workspace does not: the engine takes it from CUDA when it
     // is made, and keeps it.
-    const rode::Optimizer& engine = optimizer_->optimizer().engine();
+    const rode::Optimizer& engine = optimizer_->engine();
     return stats.allocated_bytes[kAll].peak + static_cast<std::int64_t>(engine.workspace_bytes());
   }
   struct rusage usage = {};
