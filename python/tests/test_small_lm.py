@@ -13,7 +13,6 @@ import torch
 from conftest import ROOT
 
 import rode
-from rode import _options
 
 SCRIPT = ROOT / "bench/small_lm.py"
 sys.path.insert(0, str(SCRIPT.parent))
@@ -127,7 +126,7 @@ def test_the_schedule_moves_the_radius_along():
     seen = []
     for _ in range(7):
         group = optimizer.param_groups[0]
-        seen.append(_options.rates(group, True, group["lr"])["lr_rho"] * 1e3)
+        seen.append(group["lr"] / group["reference_lr"])  # times lr_rho: test_contract.py
         optimizer._opt_called = True  # no step is needed to look at the rates
         scheduler.step()
     cosine = [(1 + np.cos(np.pi * t / 4)) / 2 for t in range(5)]
