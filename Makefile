@@ -115,8 +115,9 @@ bench: setup ## run the benchmarks; SHAPES and OPTIMIZER choose the step
 	@build/bench/bin/rode bench step --shapes $(SHAPES) --optimizer $(OPTIMIZER)
 
 .PHONY: docs
-docs: build setup ## write docs/optimizers from the headers and the option tables
+docs: build setup ## write docs/optimizers and the Python classes from headers and option tables
 	@.venv/bin/python tools/optimizer_docs.py
+	@.venv/bin/python tools/python_classes.py
 
 .PHONY: install
 install: build ## install library, headers and command line under PREFIX (/usr/local)

@@ -20,8 +20,8 @@
 #include "backend/cuda_check.h"
 #include "lab/models/autocast.h"
 #include "lab/models/model.h"
-#include "lab/train/any_optimizer.h"
 #include "rode/error.h"
+#include "rode/torch/optimizer.h"
 
 namespace {
 
@@ -85,9 +85,8 @@ nlohmann::ordered_json measure(const Options& options) {
   model->module().to(at::kCUDA, task.train.parameters == "bf16" ? at::kBFloat16 : at::kFloat);
   model->set_checkpoint_activations(task.train.checkpoint_activations);
   const OptimizerSpec& spec = task.optimizer(options.optimizer);
-  const auto any = make_optimizer(model->module(), Method::by_name(spec.optimizer, spec.settings),
-                                  task.train.route);
-  rode::torch::EngineOptimizer* const optimizer = &any->optimizer();
+  const auto optimizer = rode::torch::make_optimizer(
+      model->module(), Method::by_name(spec.optimizer, spec.settings), {.route = task.train.route});
   const std::int64_t batch =
       options.batch > 0 ? options.batch : task.train.batch / task.train.accumulate;
   std::vector<at::Tensor> tokens;
@@ -114,15 +113,14 @@ nlohmann::ordered_json measure(const Options& options) {
     marks.set(at + 1);
     loss.backward();
     marks.set(at + 2);
-    any->scale_rates(1e-3 * static_cast<double>(i + options.warmup + 1));  // as a schedule does
-    optimizer->step();
+    optimizer->step(1e-3 * static_cast<double>(i + options.warmup + 1));  // as a schedule does
     marks.set(at + 3);
     host.push_back(
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
             .count());
   }
   ::torch::cuda::synchronize();
-  optimizer->engine().check();
+  optimizer->check();
   for (std::size_t i = 0; i < steps; ++i) {
     forward.push_back(marks.between(4 * i, 4 * i + 1));
     backward.push_back(marks.between(4 * i + 1, 4 * i + 2));

@@ -76,8 +76,10 @@ Json to_json(const OptimizerInfo& info, const Method& method,
              const std::optional<std::size_t>& state_bytes) {
   Json options = Json::array();
   for (const OptionInfo& option : info.options) {
-    options.push_back(
-        {{"key", option.key}, {"default", typed_value(option.value)}, {"help", option.help}});
+    options.push_back({{"key", option.key},
+                       {"default", typed_value(option.value)},
+                       {"live", option.live},
+                       {"help", option.help}});
   }
   const Density density = state_density(method);
   Json json = {{"name", info.name}, {"summary", info.summary}, {"options", std::move(options)}};

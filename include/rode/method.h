@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,11 @@ class Method {
   std::vector<OptionInfo> options() const;
   // The same method with these options changed.
   Method with(const Settings& settings) const;
+  // A rate (lr, lr_rho, lr_rest) or another live number; nothing where the optimizer has no such
+  // option, or it is unset and follows lr.
+  std::optional<double> number(std::string_view key) const;
+  // Whether the rest is stepped by AdamW; else the same rule steps it, with rates of its own.
+  bool leaves_rest_to_adamw() const;
   // The options as their struct; null if they belong to another optimizer.
   template <class Options>
   const Options* get_if() const {
@@ -59,6 +65,7 @@ class Method {
 struct OptimizerInfo {
   std::string name;
   std::string summary;
+  std::string family;  // the name whose options it presets; its own where it presets none
   std::vector<OptionInfo> options;
 };
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,10 +55,20 @@ struct EngineOptions {
   StateAllocator state_memory = {};
 };
 
+// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from.
+struct RateCoupling {
+  // The lr that the other rates belong to: the group's first. Unset or 0: nothing follows lr.
+  std::optional<double> from = {};
+  bool lr_rho = true;  // false: only lr_rest follows
+
+  bool operator==(const RateCoupling&) const = default;
+};
+
 struct ParameterGroup {
   std::vector<Parameter> parameters;
   Method method;
   Routing routing = {};
+  RateCoupling coupling = {};
 };
 
 // On CUDA a step is enqueued: step() returns before it is done, and later work on the same stream
@@ -73,8 +84,8 @@ struct ParameterGroup {
 // The weights are then unusable: restore a checkpoint.
 //
 // Calls that read results (check, steps_done, refused_steps, state, metadata, save, the
-// diagnostics, skipped) wait for the steps enqueued so far. So do load and construction.
-// On the CPU every step is complete, and checked, when step() returns.
+// diagnostics, skipped) wait for the steps enqueued so far. So do load and construction. On the CPU
+// every step is done, and checked, when step() returns.
 class Optimizer {
  public:
   Optimizer(std::vector<Parameter> parameters, Method method, Routing routing = {},
@@ -116,13 +127,19 @@ class Optimizer {
 
   // The addresses of gradients (and weights) may change between steps; `index` counts the
   // parameters in the order given, over all parameter groups. A null gradient means "none this
-  // step". Tied entries are one parameter: binding any of them binds it.
+  // step". Tied entries are one parameter: binding any of them binds it. Binding again what is
+  // bound costs a comparison, so callers need not look for changes themselves.
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
+  // A parameter with what is bound to it; of a tied entry, the one that is stepped.
+  const Parameter& parameter(std::size_t index) const;
+  std::size_t parameter_count() const;
 
-  // Changes a live option of a parameter group: rates, decays, momentum.
+  // Changes a live option of a parameter group: rates, decays, momentum. `method` has the options
+  // as given here: how other rates follow lr (RateCoupling) does not show in it.
   void set_option(std::size_t group, std::string_view key, std::string_view value);
   void set_option(std::size_t group, std::string_view key, double value);  // fast: no parsing
+  void set_coupling(std::size_t group, const RateCoupling& coupling);
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;
 

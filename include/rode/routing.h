@@ -2,6 +2,8 @@
 // Decides for each parameter whether it uses the matrix rule or the rule of the rest.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,12 +13,22 @@
 
 namespace rode {
 
+class Method;
+
 enum class Route {
   language,      // 2-D, neither embedding nor head
   vision,        // two or more dimensions, flattened to (out, rest)
   all_matrices,  // every 2-D tensor, embeddings and heads included
   matrix,        // every tensor of rank >= 2 (the command line's default)
   rest,          // nothing: every parameter uses the rule of the rest
+  everything,    // every tensor, whatever its rank
+};
+
+// Which rule steps the parameters of a group.
+enum class GroupRule {
+  automatic,  // optimizers that leave the rest to AdamW: by a route; the others: `matrix`
+  matrix,     // the optimizer's own, with lr and weight_decay
+  rest,       // the rest's, with lr_rest and weight_decay_rest
 };
 
 enum class Treatment {
@@ -28,6 +40,10 @@ enum class Treatment {
 std::string_view to_string(Route route);
 std::string_view to_string(Treatment treatment);
 Route route_from_string(std::string_view text);  // throws, naming the nearest
+Treatment treatment_from_string(std::string_view text);
+
+// The route of a group; `route` is that of an automatic one.
+Route group_route(GroupRule rule, Route route, const Method& method);
 
 // The first override whose pattern matches the name takes precedence over the preset.
 // Patterns are globs: '*' any run, '?' one character.
@@ -44,7 +60,7 @@ struct Routing {
 struct RoutedParameter {
   std::size_t index = 0;  // into the parameters given
   Treatment treatment = Treatment::rest;
-  std::string reason;             // "embedding by name 'wte'", "rank 1", ...
+  std::string reason;             // "named 'wte'", "rank 1", "override '*.bias'", ...
   std::vector<std::size_t> tied;  // further entries that share this memory
 };
 
@@ -54,6 +70,36 @@ struct RoutedParameter {
 // matches nothing.
 std::vector<RoutedParameter> route_parameters(std::span<const Parameter> parameters,
                                               const Routing& routing);
+
+// A module of a model, as far as routing asks.
+struct ModuleInfo {
+  Role role = Role::by_name;
+  std::string type = {};   // "Linear": the reason in a table; may be empty
+  std::int64_t width = 0;  // entries of an embedding, outputs of a linear layer; else 0
+};
+
+// A tensor of a model under every name that it has there: one parameter, named by the first.
+struct ModelParameter {
+  struct Place {
+    std::string name;
+    std::size_t module = 0;  // into the modules given
+  };
+  Shape shape;
+  std::vector<Place> places;
+};
+
+struct Decision {
+  Treatment treatment = Treatment::rest;
+  std::string reason;
+};
+
+// One decision per parameter. Where no module has Role::head, the head is the last one of
+// Role::other as wide as the largest embedding. Of the modules that hold a tensor, an embedding
+// decides before the head, the head before any other, and the name only where none is known. An
+// override matches any of its names. Throws on a pattern that matches nothing.
+std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
+                                  std::span<const ModelParameter> parameters,
+                                  const Routing& routing);
 
 // The routing as a readable table.
 std::string routing_table(std::span<const Parameter> parameters,

@@ -16,24 +16,14 @@ except ImportError as _error:
     from rode._missing import explained as _explained
 
     raise _explained(_error) from _error
-from rode.one_rule import SGD, Adafactor, AdamW, AdEMAMix, Lion
-from rode.optimizers import MARSM, RODE, SOAP, Muon
+from rode import one_rule as _one_rule
+from rode import optimizers as _optimizers
+from rode.one_rule import *  # noqa: F403
+from rode.optimizers import *  # noqa: F403
 from rode.routing import param_groups
 from rode.trainer import trainer_factory
 
 __version__ = version()
-__all__ = [
-    "MARSM",
-    "RODE",
-    "SGD",
-    "SOAP",
-    "AdEMAMix",
-    "Adafactor",
-    "AdamW",
-    "Error",
-    "Lion",
-    "Muon",
-    "OptionError",
-    "param_groups",
-    "trainer_factory",
-]
+__all__ = ["Error", "OptionError", "param_groups", "trainer_factory"]
+__all__ += _one_rule.__all__
+__all__ += _optimizers.__all__

@@ -21,7 +21,7 @@ def main() -> None:
             print(f"device   cuda:{index} {torch.cuda.get_device_name(index)}{stepped}")
     else:
         print("device   cpu")
-    for name, summary in _engine.optimizers():
+    for name, summary, _ in _engine.optimizers():
         print(f"  {name:<14} {summary}")
 
 

@@ -15,12 +15,10 @@ from rode._exit import release_at_exit
 from rode._groups import NO_OPTIONS, Groups
 from rode._options import (
     complete,
-    engine_options,
     gradient_policy,
     live_keys,
+    preset,
     rate,
-    rates,
-    settings,
     to_text,
 )
 from rode._shards import is_dtensor, placed
@@ -42,6 +40,15 @@ def _tensors(group: dict[str, Any]) -> list[torch.Tensor]:
     return [part for part in chain.from_iterable(parts) if isinstance(part, torch.Tensor)]
 
 
+Params = torch.nn.Module | Iterable[Any]
+
+
+def given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The options among a constructor's arguments."""
+    own = {"self", "params", "route", "__class__"}
+    return {key: value for key, value in arguments.items() if key not in own}
+
+
 class EngineOptimizer(Groups):
     """An optimizer whose steps are the engine's, on memory that is torch's.
 
@@ -55,19 +62,22 @@ class EngineOptimizer(Groups):
 
     def __init__(
         self,
-        params: torch.nn.Module | Iterable[Any],
-        name: str,
+        params: Params,
+        family: str,
         route: str,
         options: dict[str, Any],
         extra: dict[str, Any] | None = None,
     ) -> None:
-        self._name = name
+        self._name = name = preset(family, options)
         self._reasons: dict[str, str] = {}  # of the routing, by parameter
         self._reset()
         self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
+        extra = dict(extra or {})
+        if "couple_lr_rho" in options:
+            extra["couple_lr_rho"] = options.pop("couple_lr_rho")
         defaults = complete(name, options)
         self._keys = list(defaults)
-        defaults.update(extra or {})
+        defaults.update(extra)
         defaults.update(rule="auto", route=route, layout="out_in", steps_done=0)
         if isinstance(params, torch.nn.Module):
             params = param_groups(params, route=route)
@@ -80,6 +90,7 @@ class EngineOptimizer(Groups):
 
     def _reset(self) -> None:
         self._live = live_keys(self._name)
+        self._delegates = _engine.leaves_rest_to_adamw(self._name)
         self._binding: Binding | None = None
         # Engines that a CUDA graph replays steps of: the graph works on their memory.
         self._captured: list[Binding] = []
@@ -123,10 +134,7 @@ class EngineOptimizer(Groups):
         refuse_capture(self.param_groups)
         self._drop()
         effective = [self._effective(group) for group in self.param_groups]
-        methods = [
-            (self._name, settings(options), self._route(group))
-            for group, options in zip(self.param_groups, effective, strict=True)
-        ]
+        methods = [self._method(group) for group in self.param_groups]
         self._adopt_torch_state()
         binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
@@ -175,11 +183,11 @@ class EngineOptimizer(Groups):
             if not scheduled or type(group["lr"]) is not float:
                 if any(is_capturing(tensor.device) for tensor in _tensors(group)):
                     continue  # not to be read now: as it was sent last
-            lr = rate(group)
             if scheduled:
-                options = rates(group, self._delegates, lr)
+                rest = self._delegates and group["rule"] == "rest"
+                options = {"lr_rest" if rest else "lr": rate(group)}
             else:
-                options = engine_options(group, self._keys, self._delegates, lr)
+                options = self._effective(group)
             sent = self._sent[index]
             changed = {key: value for key, value in options.items() if value != sent[key]}
             if not changed.keys() <= self._live:
@@ -190,6 +198,8 @@ class EngineOptimizer(Groups):
                 else:
                     binding.engine.set_number(index, key, float(value))
                 sent[key] = value
+            if not scheduled:
+                binding.engine.set_coupling(index, self._coupling(group))
             if scheduled and type(group["lr"]) is float:
                 self._seen[index] = values
             else:

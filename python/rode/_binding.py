@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -38,6 +38,8 @@ TYPE_NAMES = {
     torch.uint16: "U16",
 }
 TENSOR_TYPES = {text: dtype for dtype, text in TYPE_NAMES.items()}
+# Optimizer, settings, route, coupling of rates: what the engine is told of a group.
+Method: TypeAlias = tuple[str, list[tuple[str, str]], str, tuple[float | None, bool]]
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
@@ -71,16 +73,17 @@ class Binding:
         self,
         groups: list[dict[str, Any]],
         state: dict[torch.Tensor, dict[str, Any]],
-        methods: list[tuple[str, list[tuple[str, str]], str]],
+        methods: list[Method],
         on_non_finite: str,
     ) -> None:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
         self.names = names_of(groups)
-        refuse_matrices(groups, methods, self.names)
+        routes = [(name, route) for name, _, route, _ in methods]
+        refuse_matrices(groups, routes, self.names)
         # What this process steps: of a DTensor its part.
         self._locals = [local(p) for p in self.params]
-        self._agreement = make_agreement(groups, methods, self.names)
+        self._agreement = make_agreement(groups, routes, self.names)
         self.device = one_device(self.names, self.params)
         self._check_parameters()
         self.state = state
@@ -97,13 +100,13 @@ class Binding:
         specs = []
         values = iter(self._value_addresses())
         labels, own = iter(self.names), iter(self._locals)
-        for group, (name, settings, route) in zip(groups, methods, strict=True):
+        for group, method in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
                 (p, next(labels), next(values), list(p.shape), TYPE_NAMES[p.dtype], transposed)
                 for p in islice(own, len(group["params"]))
             ]
-            specs.append((name, settings, route, members))
+            specs.append((*method, members))
         # The engine sees of them the copies alone.
         self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]
         self.captured = False
@@ -201,7 +204,7 @@ class Binding:
     # ---- Following --------------------------------------------------------------------------
 
     def follow(self, groups: list[dict[str, Any]], state: dict[torch.Tensor, Any]) -> bool:
-        """Binds weights that moved; False: parameters or state are others than at the start."""
+        """Binds the weights as they lie now; False: parameters or state differ from the start."""
         if state is not self.state or len(groups) != len(self.sizes):
             return False
         if not (_engine.holds(state, self._owners) and _engine.same(self._entries)):

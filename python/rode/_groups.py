@@ -8,7 +8,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from rode import _engine
-from rode._binding import TENSOR_TYPES, TYPE_NAMES
+from rode._binding import TENSOR_TYPES, TYPE_NAMES, Method
 from rode._checks import (
     check_memory,
     check_names,
@@ -19,6 +19,7 @@ from rode._checks import (
 )
 from rode._options import (
     check_choices,
+    coupling,
     decay_of_rest,
     engine_options,
     group_defaults,
@@ -39,7 +40,7 @@ class Groups(torch.optim.Optimizer):
     """An optimizer's groups and what is known of them without an engine."""
 
     # Whether what is not a matrix is left to AdamW; False: one rule for everything.
-    _delegates = True
+    _delegates: bool
     # Of the classes that torch.optim has too, its names for the engine's state keys: checkpoints
     # are then the same.
     _torch_names: dict[str, str] | None = None
@@ -99,7 +100,7 @@ class Groups(torch.optim.Optimizer):
             if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
                 raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
         if not any(is_lazy(p) for p in params):  # of those the first step knows the shapes
-            refuse_matrices([group], [(self._name, None, self._route(group))], own)
+            refuse_matrices([group], [(self._name, self._route(group))], own)
             self._plan(group, own)
         twice = repeated(own, params)
         if twice:  # torch has warned of it, without a name
@@ -116,9 +117,8 @@ class Groups(torch.optim.Optimizer):
             (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
             for name, p in zip(names, group["params"], strict=True)
         ]
-        spec = (self._name, settings(self._effective(group)), self._route(group), members)
         plan: dict[str, Plan] = {name: {} for name in names}
-        for name, key, shape, dtype in _engine.planned_state(spec):
+        for name, key, shape, dtype in _engine.planned_state((*self._method(group), members)):
             plan[name][key] = (shape, TENSOR_TYPES[dtype])
         return plan
 
@@ -143,9 +143,16 @@ class Groups(torch.optim.Optimizer):
         return engine_options(group, self._keys, self._delegates, rate(group))
 
     def _route(self, group: dict[str, Any]) -> str:
-        if not self._delegates or group["rule"] == "matrix":
-            return "everything"
-        return "rest" if group["rule"] == "rest" else group["route"]
+        # A rest that the same rule steps has its rates under the plain names.
+        rule = group["rule"] if self._delegates else "matrix"
+        return _engine.group_route(self._name, rule, group["route"])
+
+    def _coupling(self, group: dict[str, Any]) -> tuple[float | None, bool]:
+        return coupling(group, self._delegates and group["rule"] == "rest")
+
+    def _method(self, group: dict[str, Any]) -> Method:
+        options = settings(self._effective(group))
+        return self._name, options, self._route(group), self._coupling(group)
 
     # ---- Loading ----------------------------------------------------------------------------
 

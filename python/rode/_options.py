@@ -85,6 +85,29 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+@functools.cache
+def _presets(family: str) -> list[tuple[str, dict[str, str]]]:
+    """The names that preset some options of a family, with these options, rates left out."""
+    plain = {key: text for key, text, _, _ in _engine.options(family, [])}
+    found = []
+    for name, _, own in _engine.optimizers():
+        if own == family != name:
+            rows = _engine.options(name, [])
+            set_here = {key: text for key, text, _, _ in rows if text != plain[key]}
+            found.append((name, {k: v for k, v in set_here.items() if not k.startswith("lr")}))
+    return found
+
+
+def preset(family: str, given: dict[str, Any]) -> str:
+    """The name whose options are given: its rates are the defaults then."""
+    texts = {k: to_text(v) for k, v in given.items() if isinstance(v, (str, bool))}
+    chosen, most = family, 0
+    for name, own in _presets(family):
+        if len(own) > most and own.items() <= texts.items():
+            chosen, most = name, len(own)
+    return chosen
+
+
 def gradient_policy(name: str, value: Any) -> str:
     """`on_non_finite` of an optimizer, which is no option of a group: the gate is one for all."""
     if value not in ("refuse", "skip"):
@@ -94,14 +117,17 @@ def gradient_policy(name: str, value: Any) -> str:
     return str(value)
 
 
+def every_key(name: str) -> set[str]:
+    return {row[0] for row in _engine.options(name, [])}
+
+
 def live_keys(name: str) -> set[str]:
     return {key for key, _, _, live in _engine.options(name, []) if live}
 
 
 @functools.cache
 def _every_option() -> frozenset[str]:
-    rows = (_engine.options(name, []) for name, _ in _engine.optimizers())
-    return frozenset(row[0] for options in rows for row in options)
+    return frozenset().union(*(every_key(name) for name, _, _ in _engine.optimizers()))
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: set[str]) -> None:
@@ -191,34 +217,26 @@ def _plain(key: str, value: Any) -> Any:
     return value
 
 
-def rates(group: dict[str, Any], delegates: bool, lr: float) -> dict[str, float]:
-    """The engine's rates for a group at this lr, those that follow it included.
+def coupling(group: dict[str, Any], rest: bool) -> tuple[float | None, bool]:
+    """How the engine lets other rates follow the group's lr: from the lr that it was made with.
 
-    They follow from the lr that the group was made with. That is the `initial_lr` of torch's
-    schedulers, but for OneCycleLR and CyclicLR, which set both to rates of their own.
+    That is the `initial_lr` of torch's schedulers, except with OneCycleLR and CyclicLR, which set
+    both to rates of their own. `rest`: AdamW steps the group, and nothing follows.
     """
-    if delegates and group["rule"] == "rest":
-        return {"lr_rest": lr}
-    out = {"lr": lr}
-    start = float(group["reference_lr"])
-    factor = lr / start if start else 1.0
-    lr_rho = group.get("lr_rho")
-    if lr_rho is not None:
-        out["lr_rho"] = float(lr_rho) * (factor if group["couple_lr_rho"] else 1.0)
-    if delegates and group["rule"] == "auto":
-        out["lr_rest"] = float(group["lr_rest"]) * factor
-    return out
+    start = None if rest else float(group["reference_lr"])
+    return start, bool(group.get("couple_lr_rho", True))
 
 
 def engine_options(
     group: dict[str, Any], keys: list[str], delegates: bool, lr: float
 ) -> dict[str, Any]:
-    """What the engine is told about a group: its own keys, values as they act now.
+    """What the engine is told about a group, by its own keys.
 
     `delegates`: the optimizer leaves the rest to AdamW, so a group may hold both.
     """
     refuse_unsupported(group)
-    if delegates and group["rule"] == "rest":
+    rest = delegates and group["rule"] == "rest"
+    if rest:
         out = {engine: group[key] for key, engine in REST_KEYS.items()}
         out.update((key, group[key]) for key in STORAGE_KEYS)
     else:
@@ -227,5 +245,5 @@ def engine_options(
     for key, value in out.items():
         if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
             out[key] = _plain(key, value)
-    out.update(rates(group, delegates, lr))
+    out["lr_rest" if rest else "lr"] = lr
     return out

@@ -48,11 +48,11 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_matrices(
-    groups: list[dict[str, Any]], methods: list[tuple[str, Any, str]], names: list[str]
+    groups: list[dict[str, Any]], methods: list[tuple[str, str]], names: list[str]
 ) -> None:
     """A part of a matrix has neither its norm nor its direction."""
     labels = iter(names)
-    for group, (method, _, route) in zip(groups, methods, strict=True):
+    for group, (method, route) in zip(groups, methods, strict=True):
         for p in group["params"]:
             name = next(labels)
             if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
@@ -80,9 +80,7 @@ def refuse_matrices(
 
 
 def _is_rest(route: str, name: str, p: torch.Tensor) -> bool:
-    if route == "everything":
-        return False
-    return route == "rest" or _engine.route(route, [(name, list(p.shape))])[0][0] == "rest"
+    return _engine.route(route, [(name, list(p.shape))])[0][0] == "rest"
 
 
 def spread(part: torch.Tensor, like: Any) -> torch.Tensor:
@@ -271,7 +269,7 @@ def _averages_squares(method: str, route: str, name: str, p: torch.Tensor) -> bo
 
 
 def make_agreement(
-    groups: list[dict[str, Any]], methods: list[tuple[str, Any, str]], names: list[str]
+    groups: list[dict[str, Any]], methods: list[tuple[str, str]], names: list[str]
 ) -> Agreement | None:
     """None where no parameter is a DTensor."""
     params = [p for group in groups for p in group["params"]]
@@ -280,7 +278,7 @@ def make_agreement(
     labels = iter(names)
     limits = [
         _SQUARES_LIMIT if _averages_squares(method, route, next(labels), p) else _SUMS_LIMIT
-        for group, (method, _, route) in zip(groups, methods, strict=True)
+        for group, (method, route) in zip(groups, methods, strict=True)
         for p in group["params"]
     ]
     return Agreement(params, names, limits)

@@ -1,37 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers that step everything by one rule: one class each, with its recurrence. Options left
-None take the default that `rode optimizers` prints; AdamW and SGD have torch's."""
-
-from typing import Any
+"""The optimizers that step everything by one rule. Options left None take the default
+that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
+table of the engine instead."""
 
 import torch
 
-from rode._base import EngineOptimizer
-from rode._engine import OptionError
-from rode.optimizers import Params, given
+from rode._base import EngineOptimizer, Params, given
+from rode._torch_twin import TorchTwin
 
-
-def refuse_none(name: str, **arguments: Any) -> None:
-    """None means the engine's default elsewhere; where defaults are torch's, it means nothing."""
-    for key, value in arguments.items():
-        if value is None:
-            raise OptionError(f"[{name}] option '{key}': expected a number, got None")
+__all__ = [
+    "AdEMAMix",
+    "Adafactor",
+    "AdamW",
+    "Lion",
+    "SGD",
+]
 
 
 class AdEMAMix(EngineOptimizer):
-    r"""AdEMAMix (Pagliardini et al. 2024): Adam with a second, slow momentum. With t counting a
-    parameter's gradients from 1::
+    r"""AdEMAMix: Adam with a second, much slower momentum::
 
-        m1 <- beta1 m1 + (1 - beta1) g,   m2 <- beta3 m2 + (1 - beta3) g
-        v  <- beta2 v + (1 - beta2) g^2
-        W  <- W - lr [ (m1 / (1 - beta1^t) + alpha m2) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-                       + weight_decay W ]
+        Pagliardini et al., 2024. With t counting the parameter's gradients from 1:
 
-    ``warmup_steps`` > 0 raises alpha and beta3 to their values over so many steps. One rule for
-    all; given a module, what is not a matrix has ``lr_rest`` and ``weight_decay_rest``.
+          m1 <- beta1 m1 + (1 - beta1) g,   m2 <- beta3 m2 + (1 - beta3) g
+          v  <- beta2 v + (1 - beta2) g^2
+          W  <- W - lr [ (m1 / (1 - beta1^t) + alpha m2) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+                         + weight_decay W ]
+
+        warmup_steps = T > 0, while t < T: alpha_t = alpha t / T and
+          beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
+          f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
+
+        The rest takes the same rule with lr_rest and weight_decay_rest.
+        Deviations: none. State: 12 bytes a parameter.
+
+    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
+    ``weight_decay_rest``.
     """
-
-    _delegates = False
 
     def __init__(
         self,
@@ -39,12 +44,12 @@ class AdEMAMix(EngineOptimizer):
         lr: float | torch.Tensor | None = None,
         betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
         eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        weight_decay: float = 0.01,
         *,
         alpha: float = 2.0,
         warmup_steps: int = 0,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
+        weight_decay_rest: float = 0.0009,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
@@ -55,20 +60,24 @@ class AdEMAMix(EngineOptimizer):
 
 
 class Adafactor(EngineOptimizer):
-    r"""Adafactor (Shazeer & Stern 2018) with an explicit rate: no relative step, no parameter
-    scaling, no warm-up. With t counting a parameter's gradients from 1::
+    r"""Adafactor with an explicit rate: no relative step, no parameter scaling, no warm-up::
 
-        b = 1 - t^decay_rate,   S = g^2 + eps
-        row <- b row + (1 - b) mean over columns of S,   col likewise over rows
-        u = g (row / mean(row))^-1/2 col^-1/2        (rank < 2: v <- b v + (1 - b) S, u = g v^-1/2)
-        u <- u / max(1, RMS(u) / clip_threshold)
-        W <- (1 - lr * weight_decay) W - lr u
+        Shazeer & Stern, 2018, as in Hugging Face transformers with relative_step, scale_parameter
+        and warmup_init off. With t counting the parameter's gradients from 1:
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` (unset: lr) and
+          b = 1 - t^decay_rate,   S = g^2 + eps
+          rank >= 2 (over the last two dimensions):
+            row <- b row + (1 - b) mean over columns of S,   col likewise over rows
+            u = g (row / mean(row))^-1/2 col^-1/2
+          rank < 2: v <- b v + (1 - b) S,   u = g v^-1/2
+          u <- u / max(1, RMS(u) / clip_threshold)
+          W <- (1 - lr * weight_decay) W - lr u
+
+        Deviations: none. State: rows + columns, or 4 bytes a parameter for rank < 2.
+
+    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
     """
-
-    _delegates = False
 
     def __init__(
         self,
@@ -90,24 +99,26 @@ class Adafactor(EngineOptimizer):
         super().__init__(params, "adafactor", route, given(locals()))
 
 
-class AdamW(EngineOptimizer):
-    r"""AdamW (Loshchilov & Hutter 2019), torch.optim.AdamW to rounding. With t counting a
-    parameter's gradients from 1::
+class AdamW(TorchTwin):
+    r"""AdamW: Adam with decoupled weight decay::
 
-        W <- (1 - lr * weight_decay) W
-        m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
-        W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+        Loshchilov & Hutter, 2019. With t counting the parameter's gradients from 1:
 
-    g is the negated gradient where ``maximize``. One rule for all, and one rate: given a module,
-    what is not a matrix has ``lr_rest`` and ``weight_decay_rest`` where these are set.
+          W <- (1 - lr * weight_decay) W
+          m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
+          W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
-    Arguments are torch's, in its order and with its defaults (those of the task files and of the
-    command line belong to a language model of 114M parameters). ``foreach``, ``capturable``,
-    ``differentiable`` and ``fused`` choose between torch's loops and mean nothing here;
-    ``amsgrad`` is refused. Checkpoints are torch's: either class loads those of the other.
+        maximize: g is the negated gradient.
+        The rest takes the same rule with lr_rest and weight_decay_rest.
+        Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
+
+    Arguments are torch's, in its order and with its defaults (those of the command line and of C++
+    belong to a language model of 114M parameters); one rule and one rate for all, unless
+    ``lr_rest`` and ``weight_decay_rest`` are set. ``foreach``, ``capturable``, ``differentiable``
+    and ``fused`` choose between torch's loops and mean nothing here; ``amsgrad`` is refused.
+    Checkpoints are torch's: either class loads those of the other.
     """
 
-    _delegates = False
     _torch_names: dict[str, str] | None = {}
 
     def __init__(
@@ -125,39 +136,31 @@ class AdamW(EngineOptimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         lr_rest: float | torch.Tensor | None = None,
-        weight_decay_rest: float | None = None,
+        weight_decay_rest: float | torch.Tensor | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
-        refuse_none("adamw", lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        lr_rest = lr if lr_rest is None else lr_rest
-        weight_decay_rest = weight_decay if weight_decay_rest is None else weight_decay_rest
-        of_torch = {
-            "amsgrad": amsgrad,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        options = given(locals(), "of_torch", *of_torch)
-        super().__init__(params, "adamw", route, options, of_torch)
+        super().__init__(params, "adamw", route, given(locals()))
 
 
 class Lion(EngineOptimizer):
-    r"""Lion (Chen et al. 2023): the sign of an interpolated momentum::
+    r"""Lion: the sign of an interpolated momentum::
 
-        u  = sign(beta1 m + (1 - beta1) g)
-        W <- W - lr (u + weight_decay W)
-        m <- beta2 m + (1 - beta2) g
+        Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, Algorithm 2:
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` (unset: lr) and
+          u  = sign(beta1 m + (1 - beta1) g),   sign(0) = 0
+          W <- W - lr (u + weight_decay W)
+          m <- beta2 m + (1 - beta2) g
+
+        The rest takes the same rule with lr_rest (unless set, lr) and weight_decay_rest.
+        Deviations: none. State: 4 bytes per parameter.
+
+    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
     """
-
-    _delegates = False
 
     def __init__(
         self,
@@ -177,21 +180,25 @@ class Lion(EngineOptimizer):
         super().__init__(params, "lion", route, given(locals()))
 
 
-class SGD(EngineOptimizer):
-    r"""SGD with heavy-ball momentum and coupled decay, torch.optim.SGD to rounding::
+class SGD(TorchTwin):
+    r"""SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD::
 
-        d  = g + weight_decay W
-        B <- momentum * B + d
-        W <- W - lr B               (nesterov: W - lr (d + momentum * B))
+          d  = g + weight_decay W
+          B <- momentum * B + d        (B = d at the first step: B starts at 0)
+                                       (momentum = 0: B stays as it is, and W - lr d)
+          W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 
-    g is the negated gradient where ``maximize``. One rule for all, and one rate: given a module,
-    what is not a matrix has ``lr_rest`` and ``weight_decay_rest`` where these are set.
+        maximize: g is the negated gradient.
+        The rest takes the same rule with lr_rest and weight_decay_rest.
+        Deviations: none. State: 4 bytes a parameter.
 
-    Arguments, defaults and checkpoints are torch's, as in `AdamW`; ``dampening`` is refused, and
-    ``foreach``, ``differentiable`` and ``fused`` mean nothing.
+    Arguments are torch's, in its order and with its defaults (those of the command line and of C++
+    belong to a language model of 114M parameters); one rule and one rate for all, unless
+    ``lr_rest`` and ``weight_decay_rest`` are set. ``foreach``, ``differentiable`` and ``fused``
+    choose between torch's loops and mean nothing here; ``dampening`` is refused. Checkpoints are
+    torch's: either class loads those of the other.
     """
 
-    _delegates = False
     _torch_names: dict[str, str] | None = {"momentum": "momentum_buffer"}
 
     def __init__(
@@ -215,16 +222,4 @@ class SGD(EngineOptimizer):
         on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
-        refuse_none("sgd", lr=lr, momentum=momentum, weight_decay=weight_decay)
-        if nesterov and momentum == 0:
-            raise OptionError("[sgd] nesterov = True with momentum = 0; expected momentum > 0")
-        lr_rest = lr if lr_rest is None else lr_rest
-        weight_decay_rest = weight_decay if weight_decay_rest is None else weight_decay_rest
-        of_torch = {
-            "dampening": dampening,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        options = given(locals(), "of_torch", *of_torch)
-        super().__init__(params, "sgd", route, options, of_torch)
+        super().__init__(params, "sgd", route, given(locals()))

@@ -1,42 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix optimizers: one class each, with its recurrence. Options left None take the default
-that `rode optimizers` prints: the rate selected for a Qwen2-style language model of 114M
-parameters."""
-
-from collections.abc import Iterable
-from typing import Any
+that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
+table of the engine instead."""
 
 import torch
 
-from rode._base import EngineOptimizer
+from rode._base import EngineOptimizer, Params, given
 
-Params = torch.nn.Module | Iterable[Any]
-
-
-def given(arguments: dict[str, Any], *omitted: str) -> dict[str, Any]:
-    """The options among a constructor's arguments."""
-    skipped = {"self", "params", "route", "__class__", *omitted}
-    return {key: value for key, value in arguments.items() if key not in skipped}
+__all__ = [
+    "MARSM",
+    "Muon",
+    "RODE",
+    "SOAP",
+]
 
 
 class RODE(EngineOptimizer):
-    r"""RODE (Xu, Qu, Sun, Zhuo 2026): radius and direction of every matrix learn by rules of
-    their own. For a matrix W with gradient g and raw buffer B::
+    r"""RODE: radius and direction of every matrix learn by rules of their own::
 
-        rho = ||W||,  U = W / rho,  P(X) = X - <X,U> U
-        B   = momentum * P(B) + g,  s = <g,U>,  M = B - s U
-        X   = M / ||M||, then ns_steps times  X <- P[a X + X (b A + c A^2)],  A = X^T X
-        q   = ||X||,  D = X / q,  theta = lr * q
-        rho' = max(rho - lr_rho * s, floor * rho)
-        W   = rho' (U cos(theta) - D sin(theta))
+        Xu, Qu, Sun, Zhuo: "RODE: A Radial-Orthogonal Decoupled Engine for Optimization", 2026,
+        Algorithm 1. For a matrix W with gradient g and raw buffer B:
 
-    ``snr`` multiplies theta by clip(||M|| / v, snr_min, 1), v = momentum * v + ||P(g)|| + eps.
-    ``radius`` is learned (above), adaptive or fixed. Deviation from the paper: ``reproject``
-    is guarded, which keeps the iteration from diverging.
+          rho = ||W||,  U = W / rho,  P(X) = X - <X,U> U                 held if rho <= eps
+          B'  = momentum * P(B) + g
+          s   = <B',U> = <g,U>
+          M   = P(B') = B' - s U
+          v   = momentum * v + ||P(g)|| + eps,  gamma = clip(||M||/v, snr_min, 1)    (snr)
+          X_0 = M / ||M||                                                no direction if <= eps_ns
+          X_k+1 = P[a X + X (b A + c A^2)],  A = X^T X                   ns_steps times
+          Q = X_K,  q = ||Q||,  D = Q / q,  theta = lr * gamma * q
+          rho' = max(rho - lr_rho * s, floor * rho)                      radius = learned
+          U'  = U cos(theta) - D sin(theta)                              direction = geodesic
+          W'  = rho' U',  B <- B'
+
+        Variants:
+          nesterov               X_0 from momentum * M + P(g)
+          reproject = guarded    after each reprojection but the last, X is multiplied by
+                                 min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
+                                 iteration can diverge; this one is bounded in exact arithmetic
+                                 (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
+          reproject = every      exactly Algorithm 1
+          reproject = final      one reprojection, after the last iteration
+          radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
+                                 rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
+          radius = fixed         rho' = the norm at construction
+          direction = retraction U' = (U - theta D) / ||U - theta D||
+          direction = fixed      U' = U
+          conditioner = none     Q = X_0, q = 1
+
+        Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23
+        of its terms (a gradient along W, to rounding) has no direction (docs/numerics.md).
+        State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
-    ``couple_lr_rho`` is False. What is not a matrix is stepped by AdamW with ``lr_rest``,
-    ``weight_decay_rest``, ``betas_rest``, ``eps_rest``: a group of its own where a module is given.
+    ``couple_lr_rho`` is False.
+
+    What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
     """
 
     def __init__(
@@ -45,10 +65,6 @@ class RODE(EngineOptimizer):
         lr: float | torch.Tensor | None = None,
         lr_rho: float | None = None,
         *,
-        lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
-        betas_rest: tuple[float, float] = (0.9, 0.95),
-        eps_rest: float = 1e-8,
         momentum: float = 0.9,
         radius: str = "learned",
         direction: str = "geodesic",
@@ -65,6 +81,10 @@ class RODE(EngineOptimizer):
         eps: float = 1e-12,
         eps_ns: float = 1e-12,
         splits: str = "",
+        lr_rest: float | None = None,
+        weight_decay_rest: float = 0.0009,
+        betas_rest: tuple[float, float] = (0.9, 0.95),
+        eps_rest: float = 1e-8,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
@@ -72,22 +92,29 @@ class RODE(EngineOptimizer):
         couple_lr_rho: bool = True,
         route: str = "language",
     ) -> None:
-        options = given(locals(), "couple_lr_rho")
-        name = "rode-snr" if snr else "rode-fixed" if radius == "fixed" else "rode"
-        super().__init__(params, name, route, options, {"couple_lr_rho": couple_lr_rho})
+        super().__init__(params, "rode", route, given(locals()))
 
 
 class Muon(EngineOptimizer):
-    r"""Muon (Jordan et al. 2024): orthogonalised momentum. For a matrix W, m x n, with buffer B::
+    r"""Muon: orthogonalised momentum, with the original or the RMS-matched scale::
 
-        B <- momentum * B + (1 - momentum) g
-        S  = (1 - momentum) g + momentum * B   (nesterov), else B
-        O  = NS(S / max(||S||, eps))
-        W <- (1 - lr * weight_decay) W - lr * scale * O
+        Jordan et al., "Muon", 2024; Liu et al., "Muon is scalable for LLM training", 2025.
+        For a matrix W (m x n, m = fan-out) with gradient g and buffer B:
 
-    ``scale``: original sqrt(max(1, m/n)), rms 0.2 sqrt(max(m, n)); m is the fan-out.
-    ``constraint``: none; normproj, then W <- R W / ||W||; hyperball,
-    W <- R Norm(W - lr R Norm(O)); R is the norm at the start. The rest: AdamW, as in `RODE`.
+          B <- momentum * B + (1 - momentum) g
+          S  = (1 - momentum) g + momentum * B   (nesterov), else B
+          O  = NS(S / max(||S||, eps))
+          W <- (1 - lr * weight_decay) W - lr * scale * O
+          scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
+
+        constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
+        constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
+
+        Deviations: none from torch.optim.Muon but the precision of the products.
+        State: 4 bytes a matrix parameter.
+
+    What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
     """
 
     def __init__(
@@ -98,82 +125,51 @@ class Muon(EngineOptimizer):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
+        ns_steps: int = 5,
+        coefficients: str = "jordan",
+        ns_dtype: str = "auto",
+        ns_form: str = "auto",
+        eps: float = 1e-7,
         scale: str = "original",
         constraint: str = "none",
-        lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
-        betas_rest: tuple[float, float] = (0.9, 0.95),
-        eps_rest: float = 1e-8,
-        ns_steps: int = 5,
-        eps: float = 1e-7,
-        coefficients: str = "jordan",
-        ns_dtype: str = "auto",
-        ns_form: str = "auto",
         splits: str = "",
-        rounding: str = "nearest",
-        state_dtype: str = "fp32",
-        seed: int = 0,
-        on_non_finite: str = "refuse",
-        route: str = "language",
-    ) -> None:
-        rms = scale == "rms"
-        projected = rms and constraint == "normproj"
-        options = given(locals(), "rms", "projected")
-        name = "muon-normproj" if projected else "muon-rms" if rms else "muon"
-        super().__init__(params, name, route, options)
-
-
-class MARSM(EngineOptimizer):
-    r"""MARS-M (Liu et al. 2025), approximate: Muon on a variance-reduced gradient. With
-    c = gamma * momentum / (1 - momentum), G the gradient and G_prev the one before::
-
-        C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
-        M <- momentum * M + (1 - momentum) C
-        O  = NS(M / (||M|| + eps))
-        W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
-
-    The rest: AdamW, as in `RODE`.
-    """
-
-    def __init__(
-        self,
-        params: Params,
-        lr: float | torch.Tensor | None = None,
-        weight_decay: float = 1e-2,
-        *,
-        momentum: float = 0.95,
-        gamma: float = 0.025,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
+        weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
-        ns_steps: int = 5,
-        eps: float = 1e-7,
-        coefficients: str = "jordan",
-        ns_dtype: str = "auto",
-        ns_form: str = "auto",
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         route: str = "language",
     ) -> None:
-        super().__init__(params, "mars-m", route, given(locals()))
+        super().__init__(params, "muon", route, given(locals()))
 
 
 class SOAP(EngineOptimizer):
-    r"""SOAP (Vyas et al. 2025): Adam in the eigenbasis of Shampoo's factors. GG_i is G contracted
-    with itself over all modes but i; k = 1, 2, ... counts the gradients after the first, which
-    only sets L_i and Q_i::
+    r"""SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioner::
 
-        G' = G rotated by every Q_i^T
-        m <- beta1 m + (1 - beta1) G',   v <- beta2 v + (1 - beta2) G'^2
-        N  = m / (sqrt(v) + eps), rotated back by every Q_i
-        W <- W - lr sqrt(1 - beta2^k) / (1 - beta1^k) N,   then W <- (1 - lr * weight_decay) W
-        L_i <- beta2 L_i + (1 - beta2) GG_i
-        every precondition_frequency-th k: Q_i <- qr(L_i Q_i), sorted; m, v brought along
+        Vyas et al., "SOAP: Improving and stabilizing Shampoo using Adam", 2025. For a tensor
+        W of rank >= 2 with gradient G; GG_i is G contracted with itself over all modes but i:
 
-    A mode longer than ``max_precond_dim`` keeps the identity. The rest: AdamW, as in `RODE`.
+          first gradient: L_i <- (1 - beta2) GG_i, Q_i = eigenvectors of L_i, descending;
+                          the weight does not move
+          then, with k = 1, 2, ... counting the gradients after the first:
+          G' = G rotated by every Q_i^T
+          m <- beta1 m + (1 - beta1) G',   v <- beta2 v + (1 - beta2) G'^2
+          N  = m / (sqrt(v) + eps), rotated back by every Q_i
+          W <- W - lr sqrt(1 - beta2^k) / (1 - beta1^k) N,   then W <- (1 - lr * weight_decay) W
+          L_i <- beta2 L_i + (1 - beta2) GG_i
+          every precondition_frequency-th k: columns of Q_i sorted by diag(Q_i^T L_i Q_i),
+            v permuted alike, Q_i <- qr(L_i Q_i), m rotated from the old basis to the new
+
+        A mode longer than max_precond_dim keeps the identity. Tensors are not flattened.
+        Deviations: m is rotated only when the basis changes, which equals the authors' round
+        trip at every step in exact arithmetic; `step` counts the first gradient too.
+        State: 8 bytes a parameter and 8 bytes an element of each mode's square factor.
+
+    What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
     """
 
     def __init__(
@@ -182,12 +178,12 @@ class SOAP(EngineOptimizer):
         lr: float | torch.Tensor | None = None,
         betas: tuple[float, float] = (0.95, 0.95),
         eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        weight_decay: float = 0.01,
         *,
         precondition_frequency: int = 10,
         max_precond_dim: int = 10000,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 9e-4,
+        weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
         rounding: str = "nearest",
@@ -196,3 +192,47 @@ class SOAP(EngineOptimizer):
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, given(locals()))
+
+
+class MARSM(EngineOptimizer):
+    r"""MARS-M: Muon on a variance-reduced gradient (approximate mode)::
+
+        Liu et al., "MARS-M: When variance reduction meets matrices", 2025. With c = gamma *
+        momentum / (1 - momentum), G the gradient and G_prev the one before (0 at first):
+
+          C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
+          M <- momentum * M + (1 - momentum) C
+          O  = NS(M / (||M|| + eps))
+          W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
+          G_prev <- G
+
+        Deviations: none. State: 8 bytes a matrix parameter.
+
+    What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | torch.Tensor | None = None,
+        weight_decay: float = 0.01,
+        *,
+        momentum: float = 0.95,
+        gamma: float = 0.025,
+        ns_steps: int = 5,
+        coefficients: str = "jordan",
+        ns_dtype: str = "auto",
+        ns_form: str = "auto",
+        eps: float = 1e-7,
+        lr_rest: float | None = None,
+        weight_decay_rest: float = 0.0009,
+        betas_rest: tuple[float, float] = (0.9, 0.95),
+        eps_rest: float = 1e-8,
+        rounding: str = "nearest",
+        state_dtype: str = "fp32",
+        seed: int = 0,
+        on_non_finite: str = "refuse",
+        route: str = "language",
+    ) -> None:
+        super().__init__(params, "mars-m", route, given(locals()))

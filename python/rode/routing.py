@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters of a module take the matrix rule: module types decide, names where they are
-unknown."""
+"""Which parameters of a module take the matrix rule: tells the engine what the modules are, which
+decides."""
 
-import fnmatch
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,6 @@ from torch import nn
 from rode import _engine
 
 ROUTES = ("language", "vision", "all_matrices")
-_TREATMENTS = ("matrix", "rest", "frozen")
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 # Modules whose two-dimensional weights are maps between features.
 _PROJECTIONS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
@@ -27,63 +25,27 @@ def _is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
 
 
-def _vocabulary_name(name: str) -> bool:
-    """The rule of the engine where nothing is known but the name."""
-    return any(
-        part.startswith(("emb", "unembed")) or part in ("wte", "wpe", "lm_head", "head", "output")
-        for part in name.split(".")
-    )
-
-
-def _head(model: nn.Module) -> nn.Module | None:
-    """The last projection to the vocabulary: the model's own word for it, or the last layer with
-    as many outputs as the largest embedding has entries."""
+def _own_head(model: nn.Module) -> nn.Module | None:
+    """The projection to the vocabulary, where the model has a word for it."""
     getter = getattr(model, "get_output_embeddings", None)
-    if callable(getter):
-        try:
-            head = getter()
-        except NotImplementedError:
-            head = None
-        if isinstance(head, nn.Module):
-            return head
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, _EMBEDDINGS)]
-    if not sizes:
+    try:
+        head = getter() if callable(getter) else None
+    except NotImplementedError:
         return None
-    found = None
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and module.out_features == max(sizes):
-            found = module
-    return found
+    return head if isinstance(head, nn.Module) else None
 
 
-def _by_language(
-    name: str, p: torch.Tensor, owners: list[nn.Module], head: object
-) -> tuple[str, str]:
-    """Treatment and reason."""
-    if p.dim() != 2:
-        return "rest", f"rank {p.dim()}"
-    for owner in owners:
-        if isinstance(owner, _EMBEDDINGS):
-            return "rest", f"{type(owner).__name__}{', tied' if len(owners) > 1 else ''}"
-    if any(owner is head for owner in owners):
-        return "rest", "head"
-    for owner in owners:
-        if isinstance(owner, _PROJECTIONS) or _is_transposed(owner):
-            return "matrix", type(owner).__name__
-    return ("rest", "its name") if _vocabulary_name(name) else ("matrix", "2-D")
-
-
-def _by_rank(route: str, p: torch.Tensor) -> tuple[str, str]:
-    matrix = p.dim() >= 2 if route == "vision" else p.dim() == 2
-    return "matrix" if matrix else "rest", f"rank {p.dim()}"
-
-
-def _override(overrides: Mapping[str, str], names: list[str]) -> tuple[str, str] | None:
-    for pattern, treatment in overrides.items():
-        escaped = pattern.replace("[", "[[]")
-        if any(fnmatch.fnmatchcase(name, escaped) for name in names):
-            return treatment, f"override {pattern!r}"
-    return None
+def _described(module: nn.Module, head: nn.Module | None) -> tuple[str, str, int]:
+    """Role, type and width of a module, as the engine asks for them."""
+    kind = type(module).__name__
+    if isinstance(module, _EMBEDDINGS):
+        return "embedding", kind, module.num_embeddings
+    if module is head:
+        return "head", kind, 0
+    if isinstance(module, nn.Linear):
+        return "other", kind, module.out_features
+    known = isinstance(module, _PROJECTIONS) or _is_transposed(module)
+    return "other" if known else "by_name", kind, 0
 
 
 def param_groups(
@@ -104,43 +66,35 @@ def param_groups(
     """
     if route not in ROUTES:
         raise _engine.OptionError(f"[routing] route = {route!r}; expected one of {ROUTES}")
-    overrides = dict(overrides or {})
-    for pattern, treatment in overrides.items():
-        if treatment not in _TREATMENTS:
-            raise _engine.OptionError(
-                f"[routing] override {pattern!r} = {treatment!r}; expected one of {_TREATMENTS}"
-            )
-    names: dict[torch.Tensor, list[str]] = {}
-    owners: dict[torch.Tensor, list[nn.Module]] = {}
+    head = _own_head(model)
+    modules: dict[int, int] = {}  # by identity, to the place in `described`
+    described: list[tuple[str, str, int]] = []
+    tensors: dict[torch.Tensor, list[tuple[str, int]]] = {}  # name and module of every place
+    transposed: set[torch.Tensor] = set()
     for prefix, module in model.named_modules(remove_duplicate=False):
+        index = modules.setdefault(id(module), len(described))
+        if index == len(described):
+            described.append(_described(module, head))
         for local, p in module.named_parameters(recurse=False, remove_duplicate=False):
-            names.setdefault(p, []).append(f"{prefix}.{local}" if prefix else local)
-            owners.setdefault(p, []).append(module)
-    for pattern in overrides:
-        if not any(_override({pattern: "rest"}, own) for own in names.values()):
-            raise _engine.OptionError(
-                f"[routing] override {pattern!r} matches no parameter; patterns are globs on the "
-                "whole name, such as '*.weight'"
-            )
-    head = _head(model) if route == "language" else None
+            tensors.setdefault(p, []).append((f"{prefix}.{local}" if prefix else local, index))
+            if _is_transposed(module):
+                transposed.add(p)
+    given = [(list(p.shape), places) for p, places in tensors.items()]
+    treatments = [(pattern, str(treatment)) for pattern, treatment in (overrides or {}).items()]
+    routed = _engine.route_model(described, given, route, treatments)
     groups: dict[str, dict[str, Any]] = {
         "out_in": {"params": [], "reasons": {}, "rule": "matrix", "layout": "out_in", **options},
         "in_out": {"params": [], "reasons": {}, "rule": "matrix", "layout": "in_out", **options},
         "rest": {"params": [], "reasons": {}, "rule": "rest"},
     }
-    for p, own in names.items():
-        if not p.requires_grad:
-            continue
-        chosen = _override(overrides, own)
-        if chosen is None and route == "language":
-            chosen = _by_language(own[0], p, owners[p], head)
-        treatment, reason = chosen or _by_rank(route, p)
-        if treatment == "frozen":
+    for (p, places), (treatment, reason) in zip(tensors.items(), routed, strict=True):
+        if treatment == "frozen" or not p.requires_grad:
             continue
         if treatment == "matrix":
-            treatment = "in_out" if any(map(_is_transposed, owners[p])) else "out_in"
-        groups[treatment]["params"].append((own[0], p))
-        groups[treatment]["reasons"][own[0]] = reason
+            treatment = "in_out" if p in transposed else "out_in"
+        name = places[0][0]
+        groups[treatment]["params"].append((name, p))
+        groups[treatment]["reasons"][name] = reason
     return [group for group in groups.values() if group["params"]]
 
 

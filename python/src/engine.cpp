@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns addresses into views, and binds only what moved.
+// Turns addresses into views, and keeps them bound.
 #include "engine.h"
 
 #include <optional>
@@ -45,15 +45,22 @@ StateAllocator allocator(nb::callable memory) {
   };
 }
 
+GroupRule parse_rule(std::string_view text) {
+  if (text == "auto") return GroupRule::automatic;
+  if (text == "matrix") return GroupRule::matrix;
+  if (text == "rest") return GroupRule::rest;
+  throw Error(ErrorKind::invalid_argument, "groups",
+              "rule = '" + std::string(text) + "'; expected auto, matrix or rest");
+}
+
+RateCoupling read_coupling(const CouplingSpec& spec) {
+  return {.from = std::get<0>(spec), .lr_rho = std::get<1>(spec)};
+}
+
 ParameterGroup read_group(const GroupSpec& spec) {
-  const auto& [name, settings, route, parameters] = spec;
-  ParameterGroup group{{}, Method::by_name(name, settings), {}};
-  if (route == "everything") {
-    // A pattern must match something: without parameters there is none.
-    if (!parameters.empty()) group.routing = {Route::rest, {{"*", Treatment::matrix}}};
-  } else {
-    group.routing.route = route_from_string(route);
-  }
+  const auto& [name, settings, route, coupling, parameters] = spec;
+  ParameterGroup group{
+      {}, Method::by_name(name, settings), {route_from_string(route), {}}, read_coupling(coupling)};
   for (const auto& [tensor, label, address, shape, dtype, transposed] : parameters) {
     Parameter& p = group.parameters.emplace_back();
     p.name = label;
@@ -64,6 +71,12 @@ ParameterGroup read_group(const GroupSpec& spec) {
 }
 
 }  // namespace
+
+std::string_view group_route(std::string_view optimizer, std::string_view rule,
+                             std::string_view route) {
+  return to_string(
+      group_route(parse_rule(rule), route_from_string(route), Method::by_name(optimizer)));
+}
 
 std::vector<StateRow> planned_state(const GroupSpec& spec) {
   const ParameterGroup group = read_group(spec);
@@ -87,11 +100,10 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
     sizes_.push_back(group.parameters.size());
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const TensorView& value = group.parameters[i].value;
-      const nb::object& tensor = std::get<0>(std::get<3>(spec)[i]);
+      const nb::object& tensor = std::get<0>(std::get<4>(spec)[i]);
       const TensorInfo info = reader_.read(tensor, value.shape);
       if (info.plain) device_ = info.device;
-      slots_.push_back({tensor.ptr(), value.shape, value.dtype, !info.plain, value.dtype,
-                        reinterpret_cast<std::uintptr_t>(value.data), 0});
+      slots_.push_back({tensor.ptr(), !info.plain});
     }
   }
   EngineOptions options;
@@ -115,15 +127,16 @@ bool Engine::follow_values(const nb::list& groups) {
     const nb::object group = groups[g];
     if (!PyList_CheckExact(group.ptr()) || nb::len(group) != sizes_[g]) return false;
     for (const nb::handle tensor : nb::borrow<nb::list>(group)) {
-      Slot& slot = slots_[index];
+      const Slot& slot = slots_[index];
       if (tensor.ptr() != slot.tensor) return false;
-      const TensorInfo info = reader_.read(tensor, slot.shape);
+      const TensorView& bound = optimizer_->parameter(index).value;
+      const TensorInfo info = reader_.read(tensor, bound.shape);
       if (info.plain == slot.copied) return false;
-      if (!slot.copied && (info.dtype != slot.dtype || info.device != device_)) return false;
-      if (!slot.copied && info.address != slot.value) {
-        if (!reader_.reads_device()) return false;
-        optimizer_->bind_value(index, {pointer(info.address), slot.shape, slot.dtype});
-        slot.value = info.address;
+      if (!slot.copied) {
+        if (info.dtype != bound.dtype || info.device != device_) return false;
+        // It may have moved to another device, which is not known then.
+        if (!reader_.reads_device() && pointer(info.address) != bound.data) return false;
+        optimizer_->bind_value(index, {pointer(info.address), bound.shape, bound.dtype});
       }
       ++index;
     }
@@ -140,12 +153,13 @@ std::vector<std::size_t> Engine::follow_grads() {
     if (!grad.is_valid()) throw nb::python_error();
     if (grad.is_none()) {
       lacks_grads_ = true;
-      bind_grad(i, 0, slots_[i].grad_dtype);
+      optimizer_->bind_grad(i, {});
       continue;
     }
-    const TensorInfo info = reader_.read(grad, slots_[i].shape);
+    const Shape& shape = optimizer_->parameter(i).value.shape;
+    const TensorInfo info = reader_.read(grad, shape);
     if (info.plain && info.device == device_) {
-      bind_grad(i, info.address, info.dtype);
+      optimizer_->bind_grad(i, {pointer(info.address), shape, info.dtype});
       grads_.push_back(std::move(grad));
     } else {
       others.push_back(i);
@@ -154,16 +168,9 @@ std::vector<std::size_t> Engine::follow_grads() {
   return others;
 }
 
-void Engine::bind_grad(std::size_t index, std::uintptr_t address, DType dtype) {
-  Slot& slot = slots_[index];
-  if (address == slot.grad && dtype == slot.grad_dtype) return;
-  optimizer_->bind_grad(index, {pointer(address), slot.shape, dtype});
-  slot.grad = address;
-  slot.grad_dtype = dtype;
-}
-
 void Engine::bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype) {
-  bind_grad(index, address, parse_dtype(dtype));
+  const Shape& shape = optimizer_->parameter(index).value.shape;
+  optimizer_->bind_grad(index, {pointer(address), shape, parse_dtype(dtype)});
 }
 
 void Engine::set_number(std::size_t group, std::string_view key, double value) {
@@ -172,6 +179,10 @@ void Engine::set_number(std::size_t group, std::string_view key, double value) {
 
 void Engine::set_text(std::size_t group, std::string_view key, std::string_view value) {
   optimizer_->set_option(group, key, value);
+}
+
+void Engine::set_coupling(std::size_t group, const CouplingSpec& coupling) {
+  optimizer_->set_coupling(group, read_coupling(coupling));
 }
 
 void Engine::set_stream(std::uintptr_t stream) { optimizer_->set_stream(pointer(stream)); }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -20,9 +21,15 @@ namespace rode::python {
 // tensor's own where that is not contiguous: then the caller copies around each step.
 using ParameterSpec = std::tuple<nanobind::object, std::string, std::uintptr_t,
                                  std::vector<std::int64_t>, std::string, bool>;
-// optimizer, settings, route, parameters; beside the engine's routes there is "everything": the
-// matrix rule for all of them, whatever their rank.
-using GroupSpec = std::tuple<std::string, Settings, std::string, std::vector<ParameterSpec>>;
+// from, lr_rho: rode::RateCoupling
+using CouplingSpec = std::tuple<std::optional<double>, bool>;
+// optimizer, settings, route, coupling, parameters
+using GroupSpec =
+    std::tuple<std::string, Settings, std::string, CouplingSpec, std::vector<ParameterSpec>>;
+
+// The route of a group, by name; `rule`: "auto", "matrix" or "rest".
+std::string_view group_route(std::string_view optimizer, std::string_view rule,
+                             std::string_view route);
 
 // parameter, key, shape, dtype
 using StateRow = std::tuple<std::string, std::string, std::vector<std::int64_t>, std::string>;
@@ -40,8 +47,8 @@ class Engine {
          const nanobind::object& bfloat16, nanobind::callable state_memory,
          nanobind::callable notify);
 
-  // Follows weights that moved. `groups` holds a list of tensors a group. False: they are other
-  // tensors, or have another form than at the start.
+  // Binds the weights as they lie now. `groups` holds one list of tensors per group. False: they
+  // are other tensors, or have another form than at the start.
   bool follow_values(const nanobind::list& groups);
   // Binds the gradient of every parameter. Returns the indices of those that are not plain;
   // the caller binds copies of them. The others are kept alive until release_grads: a step runs
@@ -54,6 +61,7 @@ class Engine {
 
   void set_number(std::size_t group, std::string_view key, double value);
   void set_text(std::size_t group, std::string_view key, std::string_view value);
+  void set_coupling(std::size_t group, const CouplingSpec& coupling);
   void set_stream(std::uintptr_t stream);
   void step(double multiplier);
   void check();
@@ -62,23 +70,17 @@ class Engine {
   const Optimizer& optimizer() const { return *optimizer_; }
 
  private:
+  // What only Python knows of a parameter; the rest is optimizer().parameter(index).
   struct Slot {
     PyObject* tensor = nullptr;  // kept alive by the caller
-    Shape shape;
-    DType dtype = DType::f32;
-    bool copied = false;
-    DType grad_dtype = DType::f32;
-    std::uintptr_t value = 0;
-    std::uintptr_t grad = 0;
+    bool copied = false;         // not plain: the engine steps a copy
   };
-
-  void bind_grad(std::size_t index, std::uintptr_t address, DType dtype);
 
   TensorReader reader_;
   nanobind::object grad_name_;
   std::int64_t device_ = 0;
   bool lacks_grads_ = false;
-  std::vector<std::size_t> sizes_;  // parameters a group
+  std::vector<std::size_t> sizes_;  // parameters per group
   std::vector<Slot> slots_;
   std::vector<nanobind::object> grads_;
   std::unique_ptr<Optimizer> optimizer_;

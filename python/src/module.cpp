@@ -2,6 +2,7 @@
 // The Python module rode._engine: the engine over addresses, without any framework's headers.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -127,6 +128,42 @@ std::vector<RouteRow> route(
   return out;
 }
 
+// role, type, width
+using ModuleSpec = std::tuple<std::string, std::string, std::int64_t>;
+// shape; name and index of the module of every place
+using ModelSpec =
+    std::tuple<std::vector<std::int64_t>, std::vector<std::pair<std::string, std::size_t>>>;
+
+Role parse_role(std::string_view text) {
+  if (text == "embedding") return Role::embedding;
+  if (text == "head") return Role::head;
+  if (text == "other") return Role::other;
+  return Role::by_name;
+}
+
+// Treatment and reason of each parameter of a model.
+std::vector<RouteRow> route_by_modules(
+    const std::vector<ModuleSpec>& modules, const std::vector<ModelSpec>& parameters,
+    std::string_view route, const std::vector<std::pair<std::string, std::string>>& overrides) {
+  std::vector<ModuleInfo> known;
+  for (const auto& [role, type, width] : modules) known.push_back({parse_role(role), type, width});
+  std::vector<ModelParameter> given;
+  for (const auto& [shape, places] : parameters) {
+    ModelParameter& p = given.emplace_back();
+    p.shape = Shape(shape);
+    for (const auto& [name, module] : places) p.places.push_back({name, module});
+  }
+  Routing routing{route_from_string(route), {}};
+  for (const auto& [pattern, treatment] : overrides) {
+    routing.overrides.push_back({pattern, treatment_from_string(treatment)});
+  }
+  std::vector<RouteRow> out;
+  for (const Decision& d : route_model(known, given, routing)) {
+    out.emplace_back(to_string(d.treatment), d.reason);
+  }
+  return out;
+}
+
 void define(nb::module_& m) {
   make_errors(m);
   m.def("version", [] { return std::string(version()); });
@@ -140,12 +177,19 @@ void define(nb::module_& m) {
   m.def("holds", &holds);
   m.def("same", &same);
   m.def("route", &route);
+  m.def("route_model", &route_by_modules);
+  m.def("group_route",
+        [](std::string_view optimizer, std::string_view rule, std::string_view name) {
+          return std::string(group_route(optimizer, rule, name));
+        });
   m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
   m.def("optimizers", [] {
-    std::vector<std::tuple<std::string, std::string>> out;
-    for (const OptimizerInfo& info : list_optimizers()) out.emplace_back(info.name, info.summary);
+    std::vector<std::tuple<std::string, std::string, std::string>> out;
+    for (const OptimizerInfo& o : list_optimizers()) out.emplace_back(o.name, o.summary, o.family);
     return out;
   });
+  m.def("leaves_rest_to_adamw",
+        [](std::string_view name) { return Method::by_name(name).leaves_rest_to_adamw(); });
   // Checks the settings and lists every option with the value it then has.
   m.def("options", [](std::string_view name, const Settings& settings) {
     return rows(Method::by_name(name, settings).options());
@@ -161,10 +205,10 @@ void define(nb::module_& m) {
       .def("follow_grads", &Engine::follow_grads)
       .def("release_grads", &Engine::release_grads)
       .def("lacks_grads", &Engine::lacks_grads)
-      .def("bind_grad",
-           nb::overload_cast<std::size_t, std::uintptr_t, std::string_view>(&Engine::bind_grad))
+      .def("bind_grad", &Engine::bind_grad)
       .def("set_number", &Engine::set_number)
       .def("set_text", &Engine::set_text)
+      .def("set_coupling", &Engine::set_coupling)
       .def("set_stream", &Engine::set_stream)
       .def("send_options", [](Engine& e) { e.optimizer().send_options(); })
       .def("step", &Engine::step)

@@ -8,7 +8,8 @@ namespace nb = nanobind;
 
 namespace rode::python {
 
-// The layouts of DLPack 1.2, which its major version keeps.
+// The layouts of DLPack 1.2, which its major version keeps. Written here because the packages of
+// distributions are older than the exchange table: Debian 12's libdlpack-dev is DLPack 0.6.
 struct DlpackTensor {
   void* data;
   struct {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads address, shape and type of a torch tensor without any of torch's headers.
 //
-// Newer PyTorch (2.10) offers DLPack's exchange table: plain C functions, 20 ns a tensor. Before
+// Newer PyTorch (2.10) offers DLPack's exchange table: plain C functions, 20 ns per tensor. Before
 // that, the tensor's own methods are called.
 #pragma once
 

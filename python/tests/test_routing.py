@@ -175,7 +175,7 @@ def test_the_table_names_the_reason_of_every_parameter():
     model.tied_out.weight = model.tied.weight
     groups = rode.param_groups(model, overrides={"inner.*": "rest", "outer.weight": "matrix"})
     assert reasons(rode.RODE(groups)) == {
-        "wte": ("rest", "its name"),
+        "wte": ("rest", "named 'wte'"),
         "embed.weight": ("rest", "Embedding"),
         "inner.weight": ("rest", "override 'inner.*'"),
         "inner.bias": ("rest", "override 'inner.*'"),

@@ -84,6 +84,12 @@ void Optimizer::bind_value(std::size_t index, TensorView value) {
   impl_->bind_value(impl_->slot_at(index), value);
 }
 
+const Parameter& Optimizer::parameter(std::size_t index) const {
+  return impl_->slot_at(index).parameter;
+}
+
+std::size_t Optimizer::parameter_count() const { return impl_->slots.size(); }
+
 void Optimizer::set_option(std::size_t group, std::string_view key, std::string_view value) {
   Impl::Group& target = impl_->group_at(group);
   for (const OptionInfo& info : target.method.options()) {
@@ -94,9 +100,8 @@ void Optimizer::set_option(std::size_t group, std::string_view key, std::string_
                               key));
     }
   }
-  target.method = target.method.with({{std::string(key), std::string(value)}});
-  target.instance->refresh(*target.method.rule());
-  impl_->changed = true;
+  impl_->set_rule(target, target.method.with({{std::string(key), std::string(value)}}),
+                  target.coupling);
 }
 
 void Optimizer::set_option(std::size_t group, std::string_view key, double value) {
@@ -106,9 +111,12 @@ void Optimizer::set_option(std::size_t group, std::string_view key, double value
     set_option(group, key, fmt::format("{}", value));  // or says why not
     return;
   }
-  target.method = Method(std::move(rule));
-  target.instance->refresh(*target.method.rule());
-  impl_->changed = true;
+  impl_->set_rule(target, Method(std::move(rule)), target.coupling);
+}
+
+void Optimizer::set_coupling(std::size_t group, const RateCoupling& coupling) {
+  Impl::Group& target = impl_->group_at(group);
+  if (coupling != target.coupling) impl_->set_rule(target, target.method, coupling);
 }
 
 const Method& Optimizer::method(std::size_t group) const { return impl_->groups.at(group).method; }

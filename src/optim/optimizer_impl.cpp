@@ -2,6 +2,8 @@
 // Builds an optimizer's jobs once; binds weights and gradients, gates missing ones.
 #include "optim/optimizer_impl.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "rode/error.h"
@@ -43,6 +45,20 @@ void check_grad(const Parameter& p, const ConstTensorView& grad) {
   }
 }
 
+// The rule as it acts, with the rates that follow lr.
+std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
+  std::shared_ptr<const Rule> rule = method.rule();
+  const double from = coupling.from.value_or(0);
+  const std::optional<double> lr = rule->live_number("lr");
+  if (from == 0 || !lr || *lr == from) return rule;
+  const double factor = *lr / from;
+  for (const std::string_view key : {"lr_rho", "lr_rest"}) {
+    if (key == "lr_rho" && !coupling.lr_rho) continue;
+    if (const auto rate = rule->live_number(key)) rule = rule->with_number(key, *rate * factor);
+  }
+  return rule;
+}
+
 }  // namespace
 
 Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
@@ -55,7 +71,8 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
   std::vector<Parameter> all;
   for (ParameterGroup& group : given) {
-    groups.push_back({group.method, nullptr, {}, all.size(), group.parameters.size()});
+    groups.push_back(
+        {group.method, group.coupling, nullptr, {}, all.size(), group.parameters.size()});
     for (Parameter& p : group.parameters) all.push_back(std::move(p));
   }
   for (const Parameter& p : all) {
@@ -67,7 +84,7 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   for (std::size_t g = 0; g < groups.size(); ++g) build(groups[g], given[g].routing);
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
-  for (Slot& slot : slots) bind_grad(slot, ConstTensorView(slot.parameter.grad));
+  for (Slot& slot : slots) point_at_grad(slot);
   engine.state_memory = {};  // what it holds on to may hold on to this optimizer
 }
 
@@ -112,6 +129,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   }
   rule.check_names(names);
   group.instance = rule.instantiate();
+  set_rule(group, group.method, group.coupling);
   for (const RoutedParameter& entry : group.routed) {
     const std::size_t index = group.first + entry.index;
     for (const std::size_t other : entry.tied) tie(index, group.first + other);
@@ -139,10 +157,21 @@ void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   grad = further;
 }
 
+// The only place that decides whether something moved.
 void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
+  const ConstTensorView& own = slot.parameter.grad;
+  if (grad.data == own.data &&
+      (grad.data == nullptr || (grad.dtype == own.dtype && grad.shape == own.shape))) {
+    return;
+  }
   check_grad(slot.parameter, grad);
   changed = true;
   slot.parameter.grad = grad;
+  point_at_grad(slot);
+}
+
+void Optimizer::Impl::point_at_grad(Slot& slot) {
+  const ConstTensorView& grad = slot.parameter.grad;
   for (JobBase* job : slot.jobs) {
     job->grad.dtype = grad.dtype;
     job->grad.data = grad.data == nullptr
@@ -161,6 +190,7 @@ void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
                             p.name, to_string(value.dtype), to_string(value.shape),
                             to_string(p.value.dtype), to_string(p.value.shape)));
   }
+  if (value.data == p.value.data) return;
   changed = true;
   p.value = value;
   for (JobBase* job : slot.jobs) {
@@ -183,6 +213,13 @@ Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
                 fmt::format("group {} of {}; groups count from 0", index, groups.size()));
   }
   return groups[index];
+}
+
+void Optimizer::Impl::set_rule(Group& group, Method method, const RateCoupling& coupling) {
+  group.instance->refresh(*acting(method, coupling));
+  group.method = std::move(method);
+  group.coupling = coupling;
+  changed = true;
 }
 
 void Optimizer::Impl::gate_missing() {

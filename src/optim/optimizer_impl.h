@@ -18,7 +18,8 @@ namespace rode {
 
 struct Optimizer::Impl {
   struct Group {
-    Method method;
+    Method method;  // as set; the rates that follow lr act by `coupling`
+    RateCoupling coupling;
     std::unique_ptr<RuleInstance> instance;
     std::vector<RoutedParameter> routed;  // indices within the group
     std::size_t first = 0;                // index of the group's first parameter
@@ -43,6 +44,10 @@ struct Optimizer::Impl {
   Group& group_at(std::size_t index);
   void bind_grad(Slot& slot, const ConstTensorView& grad);
   void bind_value(Slot& slot, const TensorView& value);
+  static void point_at_grad(Slot& slot);
+
+  // Takes options and coupling of a group, or throws and leaves those before.
+  void set_rule(Group& group, Method method, const RateCoupling& coupling);
 
   // The parts of a step that are not the backend's.
   void gate_missing();

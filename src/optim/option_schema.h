@@ -27,6 +27,8 @@ struct OptionField {
   std::function<void(Options&, const OptionText&)> set;
   std::function<void(const Options&, const OptionText&)> check;  // throws; text for messages
   std::function<void(Options&, double)> set_number = {};         // of a live number
+  // Of a live number; nothing where it is unset and follows lr.
+  std::function<std::optional<double>(const Options&)> number = {};
 };
 
 template <class Options>
@@ -81,7 +83,8 @@ OptionField<O> number(std::string key, double O::* member, OptionRange range, st
       [member](const O& o) { return print_number(o.*member); },
       [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
       [member, range](const O& o, const OptionText& text) { check_range(text, o.*member, range); },
-      [member](O& o, double value) { o.*member = value; }};
+      [member](O& o, double value) { o.*member = value; },
+      [member](const O& o) { return std::optional(o.*member); }};
 }
 
 // Unset follows another option, and prints as the value it takes from there.
@@ -98,7 +101,8 @@ OptionField<O> optional_number(std::string key, std::optional<double> O::* membe
       [member, range](const O& o, const OptionText& text) {
         if (o.*member) check_range(text, *(o.*member), range);
       },
-      [member](O& o, double value) { o.*member = value; }};
+      [member](O& o, double value) { o.*member = value; },
+      [member, fallback](const O& o) { return std::optional((o.*member).value_or(fallback(o))); }};
 }
 
 template <class O, class Integer>
@@ -213,6 +217,7 @@ void append_rates_of_rest(std::vector<OptionField<O>>& fields, const std::string
     fields.push_back(optional_number<O>(
         "lr_rest", &O::lr_rest, [](const O& o) { return o.lr; }, at_least(0),
         "rate of the rest; unless set, lr"));
+    fields.back().number = [](const O& o) { return o.lr_rest; };
   }
   fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                           decay + " decay of the rest"));

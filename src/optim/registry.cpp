@@ -2,6 +2,7 @@
 // The names of the library: each optimizer's options struct with its defaults.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ namespace {
 struct Entry {
   std::string name, summary;
   Method method;
+  std::string family = {};  // as OptimizerInfo's
 };
 
 MuonOptions muon_rms() { return {.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3}; }
@@ -53,8 +55,11 @@ const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = [] {
     std::vector<Entry> out;
     const auto add = [&](const char* name, const char* summary, const Method& method) {
-      out.push_back({name, summary, method});
-      for (const Entry& preset : presets_of(name)) out.push_back(preset);
+      out.push_back({name, summary, method, name});
+      for (const Entry& preset : presets_of(name)) {
+        out.push_back(preset);
+        out.back().family = name;
+      }
     };
 // A type cannot stand in parentheses.
 // NOLINTNEXTLINE(bugprone-macro-parentheses)
@@ -88,12 +93,16 @@ std::vector<OptionInfo> Method::options() const { return rule_->options(); }
 
 Method Method::with(const Settings& settings) const { return Method(rule_->with(settings)); }
 
+std::optional<double> Method::number(std::string_view key) const { return rule_->live_number(key); }
+
+bool Method::leaves_rest_to_adamw() const { return rule_->leaves_rest_to_adamw(); }
+
 const void* Method::values(const std::type_info& type) const { return rule_->values(type); }
 
 std::vector<OptimizerInfo> list_optimizers() {
   std::vector<OptimizerInfo> out;
   for (const Entry& entry : entries()) {
-    out.push_back({entry.name, entry.summary, entry.method.options()});
+    out.push_back({entry.name, entry.summary, entry.family, entry.method.options()});
   }
   return out;
 }

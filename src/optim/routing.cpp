@@ -1,26 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-// Presets, overrides, tied weights and the table of the routing.
+// Routes, overrides, tied weights, the head of a model, and the table of the routing.
 #include "rode/routing.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
-#include <optional>
-#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/nearest.h"
 #include "rode/error.h"
+#include "rode/method.h"
 
 namespace rode {
 namespace {
 
 const std::vector<std::string>& route_names() {
-  static const std::vector<std::string> names{"language", "vision", "all_matrices", "matrix",
-                                              "rest"};
+  static const std::vector<std::string> names{"language", "vision", "all_matrices",
+                                              "matrix",   "rest",   "everything"};
   return names;
+}
+
+const std::vector<std::string>& treatment_names() {
+  static const std::vector<std::string> names{"matrix", "rest", "frozen"};
+  return names;
+}
+
+std::size_t index_of(std::string_view text, const std::vector<std::string>& names,
+                     std::string_view kind) {
+  const auto found = std::ranges::find(names, text);
+  if (found == names.end()) {
+    throw Error(ErrorKind::invalid_argument, "routing",
+                fmt::format("unknown {0} '{1}'; did you mean '{2}'? {0}s: {3}", kind, text,
+                            nearest(text, names), fmt::join(names, ", ")));
+  }
+  return static_cast<std::size_t>(found - names.begin());
 }
 
 // The component of a dotted name that marks an embedding or a head; empty if none does.
@@ -38,37 +54,106 @@ std::string_view vocabulary_component(std::string_view name) {
   return {};
 }
 
-struct Decision {
-  Treatment treatment;
-  std::string reason;
+// What is known of a tensor, whoever asks.
+struct Candidate {
+  const Shape* shape;
+  std::vector<std::string_view> names;  // the first one is the parameter's
+  Role role;
+  std::string_view type;  // of the module that gave the role; may be empty
 };
 
-Decision by_language(const Parameter& parameter, bool tied) {
-  const int rank = parameter.value.shape.rank();
-  if (rank != 2) return {Treatment::rest, fmt::format("rank {}", rank)};
-  if (tied) return {Treatment::rest, "tied embedding"};
-  switch (parameter.role) {
-    case Role::embedding: return {Treatment::rest, "embedding"};
+// `ties_embed`: whether entries on one memory are an embedding, whatever else is known.
+Decision by_language(const Candidate& c, bool ties_embed) {
+  if (c.shape->rank() != 2) return {Treatment::rest, fmt::format("rank {}", c.shape->rank())};
+  const bool tied = c.names.size() > 1;
+  if (tied && ties_embed) return {Treatment::rest, "tied embedding"};
+  switch (c.role) {
+    case Role::embedding: {
+      const std::string_view what = c.type.empty() ? "embedding" : c.type;
+      return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
+    }
     case Role::head: return {Treatment::rest, "head"};
-    case Role::other: return {Treatment::matrix, "2-D"};
+    case Role::other: return {Treatment::matrix, std::string(c.type.empty() ? "2-D" : c.type)};
     case Role::by_name: break;
   }
-  const std::string_view part = vocabulary_component(parameter.name);
+  const std::string_view part = vocabulary_component(c.names.front());
   if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part)};
   return {Treatment::matrix, "2-D"};
 }
 
-Decision by_preset(const Parameter& parameter, Route route, bool tied) {
-  const int rank = parameter.value.shape.rank();
+Decision by_route(const Candidate& c, Route route, bool ties_embed) {
+  const int rank = c.shape->rank();
   const std::string text = fmt::format("rank {}", rank);
   switch (route) {
-    case Route::language: return by_language(parameter, tied);
+    case Route::language: return by_language(c, ties_embed);
     case Route::all_matrices: return {rank == 2 ? Treatment::matrix : Treatment::rest, text};
     case Route::vision:
     case Route::matrix: return {rank >= 2 ? Treatment::matrix : Treatment::rest, text};
+    case Route::everything: return {Treatment::matrix, "route 'everything'"};
     case Route::rest: break;
   }
   return {Treatment::rest, "route 'rest'"};
+}
+
+// The first override that matches, else the route; remembers which overrides were of use.
+class Decider {
+ public:
+  Decider(const Routing& routing, bool ties_embed)
+      : routing_(routing), ties_embed_(ties_embed), used_(routing.overrides.size(), false) {}
+
+  Decision decide(const Candidate& c) {
+    const Override* chosen = nullptr;
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      const Override& o = routing_.overrides[i];
+      if (used_[i] && chosen != nullptr) continue;
+      const bool matches = std::ranges::any_of(
+          c.names, [&](std::string_view name) { return glob_match(o.pattern, name); });
+      if (matches) used_[i] = true;
+      if (matches && chosen == nullptr) chosen = &o;
+    }
+    if (chosen == nullptr) return by_route(c, routing_.route, ties_embed_);
+    return {chosen->treatment, fmt::format("override '{}'", chosen->pattern)};
+  }
+
+  void check_all_used() const {
+    for (std::size_t i = 0; i < used_.size(); ++i) {
+      if (used_[i]) continue;
+      throw Error(ErrorKind::invalid_argument, "routing",
+                  fmt::format("override '{}' matches no parameter; patterns are globs on the "
+                              "whole name, such as '*.weight'",
+                              routing_.overrides[i].pattern));
+    }
+  }
+
+ private:
+  const Routing& routing_;
+  bool ties_embed_;
+  std::vector<bool> used_;
+};
+
+// Of a tensor that several modules hold, the greatest counts.
+int precedence(Role role) {
+  switch (role) {
+    case Role::by_name: return 0;
+    case Role::other: return 1;
+    case Role::head: return 2;
+    case Role::embedding: return 3;
+  }
+  return 0;
+}
+
+// Index of the head that the widths tell, or the number of modules.
+std::size_t find_head(std::span<const ModuleInfo> modules) {
+  std::int64_t entries = 0;
+  for (const ModuleInfo& m : modules) {
+    if (m.role == Role::head) return modules.size();  // it is known
+    if (m.role == Role::embedding) entries = std::max(entries, m.width);
+  }
+  std::size_t head = modules.size();
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    if (entries > 0 && modules[i].role == Role::other && modules[i].width == entries) head = i;
+  }
+  return head;
 }
 
 [[noreturn]] void throw_overlap(std::string_view a, std::string_view b) {
@@ -129,23 +214,21 @@ std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
 std::string_view to_string(Route route) { return route_names()[static_cast<std::size_t>(route)]; }
 
 std::string_view to_string(Treatment treatment) {
-  switch (treatment) {
-    case Treatment::matrix: return "matrix";
-    case Treatment::rest: return "rest";
-    case Treatment::frozen: break;
-  }
-  return "frozen";
+  return treatment_names()[static_cast<std::size_t>(treatment)];
 }
 
 Route route_from_string(std::string_view text) {
-  const auto& names = route_names();
-  const auto found = std::ranges::find(names, text);
-  if (found == names.end()) {
-    throw Error(ErrorKind::invalid_argument, "routing",
-                fmt::format("unknown route '{}'; did you mean '{}'? routes: {}", text,
-                            nearest(text, names), fmt::join(names, ", ")));
-  }
-  return static_cast<Route>(found - names.begin());
+  return static_cast<Route>(index_of(text, route_names(), "route"));
+}
+
+Treatment treatment_from_string(std::string_view text) {
+  return static_cast<Treatment>(index_of(text, treatment_names(), "treatment"));
+}
+
+Route group_route(GroupRule rule, Route route, const Method& method) {
+  if (rule == GroupRule::rest) return Route::rest;
+  if (rule == GroupRule::matrix || !method.leaves_rest_to_adamw()) return Route::everything;
+  return route;
 }
 
 // Greedy with one remembered '*': linear in practice, never exponential.
@@ -173,37 +256,39 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 std::vector<RoutedParameter> route_parameters(std::span<const Parameter> parameters,
                                               const Routing& routing) {
   std::vector<RoutedParameter> routed = distinct(parameters);
-  std::vector<bool> used(routing.overrides.size(), false);
+  Decider decider(routing, /*ties_embed=*/true);
   for (RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
-    const auto matches = [&](const Override& o) {
-      if (glob_match(o.pattern, p.name)) return true;
-      return std::ranges::any_of(entry.tied, [&](std::size_t other) {
-        return glob_match(o.pattern, parameters[other].name);
-      });
-    };
-    const auto chosen = std::ranges::find_if(routing.overrides, matches);
-    for (std::size_t i = 0; i < used.size(); ++i) {
-      if (!used[i] && matches(routing.overrides[i])) used[i] = true;
-    }
-    if (chosen != routing.overrides.end()) {
-      entry.treatment = chosen->treatment;
-      entry.reason = fmt::format("override '{}'", chosen->pattern);
-      continue;
-    }
-    const Decision decision = by_preset(p, routing.route, !entry.tied.empty());
+    Candidate candidate{&p.value.shape, {p.name}, p.role, {}};
+    for (const std::size_t other : entry.tied) candidate.names.push_back(parameters[other].name);
+    Decision decision = decider.decide(candidate);
     entry.treatment = decision.treatment;
-    entry.reason = decision.reason;
+    entry.reason = std::move(decision.reason);
   }
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    if (!used[i]) {
-      throw Error(ErrorKind::invalid_argument, "routing",
-                  fmt::format("override '{}' matches no parameter; patterns are globs on the "
-                              "whole name, such as '*.weight'",
-                              routing.overrides[i].pattern));
-    }
-  }
+  decider.check_all_used();
   return routed;
+}
+
+std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
+                                  std::span<const ModelParameter> parameters,
+                                  const Routing& routing) {
+  const std::size_t head = find_head(modules);
+  Decider decider(routing, /*ties_embed=*/false);
+  std::vector<Decision> out;
+  for (const ModelParameter& p : parameters) {
+    Candidate candidate{&p.shape, {}, Role::by_name, {}};
+    for (const ModelParameter::Place& place : p.places) {
+      candidate.names.push_back(place.name);
+      const ModuleInfo& module = modules[place.module];
+      const Role role = place.module == head ? Role::head : module.role;
+      if (precedence(role) <= precedence(candidate.role)) continue;
+      candidate.role = role;
+      candidate.type = module.type;
+    }
+    out.push_back(decider.decide(candidate));
+  }
+  decider.check_all_used();
+  return out;
 }
 
 std::string routing_table(std::span<const Parameter> parameters,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <typeinfo>
@@ -59,6 +60,10 @@ class Rule {
 
   // The same with one live number changed; null where `key` is no such option.
   virtual std::shared_ptr<const Rule> with_number(std::string_view key, double value) const = 0;
+  // A live number; nothing where `key` is no such option, or unset and follows lr.
+  virtual std::optional<double> live_number(std::string_view key) const = 0;
+  // Whether the rest is stepped by AdamW with constants of its own, and not by this rule.
+  virtual bool leaves_rest_to_adamw() const = 0;
 
   // Throws where this rule cannot step such a parameter on such a device.
   virtual std::vector<StateSpec> state(const Subject& subject) const = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <typeinfo>
@@ -51,6 +52,14 @@ class TypedRule : public Rule {
     Options changed = options_;
     field->set_number(changed, value);
     return std::make_shared<Derived>(name_, std::move(changed), *field);
+  }
+  std::optional<double> live_number(std::string_view key) const override {
+    const OptionField<Options>* field = Derived::schema().find(key);
+    if (field == nullptr || !field->number) return std::nullopt;
+    return field->number(options_);
+  }
+  bool leaves_rest_to_adamw() const override {
+    return requires(Options o) { o.betas_rest; };
   }
   void check_device(bool) const override {}
   const Options& values() const { return options_; }

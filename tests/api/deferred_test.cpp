@@ -211,6 +211,25 @@ TEST(DeferredSteps, WhatTheHostKnowsIsThrownAtOnce) {
   EXPECT_EQ(run.optimizer->steps_done(), 1);
 }
 
+TEST(DeferredSteps, BindingWhatIsBoundTellsTheDeviceNothing) {
+  RODE_CUDA_ONLY("the CPU reads the jobs themselves");
+  Enqueued run(RodeOptions{});
+  run.step(0);
+  if (test::refreshes_of_stand_in == 0) GTEST_SKIP() << "only the stand-in counts";
+  rode::Optimizer& optimizer = *run.optimizer;
+  const Parameter bound = optimizer.parameter(0);
+  const int before = test::refreshes_of_stand_in;
+  optimizer.bind_value(0, bound.value);
+  optimizer.bind_grad(0, bound.grad);
+  optimizer.set_coupling(0, {});
+  run.step(1);
+  EXPECT_EQ(test::refreshes_of_stand_in, before);
+  optimizer.bind_grad(0, {});
+  optimizer.bind_grad(0, bound.grad);
+  run.step(2);
+  EXPECT_EQ(test::refreshes_of_stand_in, before + 1);
+}
+
 TEST(DeferredSteps, DiagnosticsAreEmptyBeforeTheFirst) {
   Enqueued run(RodeOptions{});
   EXPECT_NO_THROW(run.optimizer->check());

@@ -233,6 +233,41 @@ TEST(LiveOptions, DoubledRatesAreADoubledMultiplierBitForBit) {
   }
 }
 
+TEST(LiveOptions, CoupledRatesFollowLrAsUnderAMultiplierBitForBit) {
+  for (const OptimizerInfo& info : list_optimizers()) {
+    SCOPED_TRACE(info.name);
+    const Method method = Method::by_name(info.name);
+    const double lr = method.number("lr").value();
+    const auto group = [&](Model& model, const RateCoupling& coupling) {
+      return std::vector<ParameterGroup>{{model.parameters(), method, {}, coupling}};
+    };
+    Model a, b, c;
+    Optimizer coupled(group(a, {.from = lr})), multiplied(b.parameters(), method);
+    Optimizer radius_alone(group(c, {.from = lr, .lr_rho = false}));
+    for (int t = 0; t < 3; ++t) {
+      const double multiplier = t == 0 ? 1 : 0.25;  // a power of two: no rounding
+      coupled.set_option(0, "lr", lr * multiplier);
+      radius_alone.set_option(0, "lr", lr * multiplier);
+      for (Model* model : {&a, &b, &c}) model->draw(t);
+      coupled.step();
+      multiplied.step(multiplier);
+      radius_alone.step();
+    }
+    expect_same(Snapshot(a, coupled), Snapshot(b, multiplied));
+    EXPECT_EQ(coupled.method().number("lr_rest"), method.number("lr_rest"));  // as it was set
+    EXPECT_EQ(a.weights() == c.weights(), method.number("lr_rho").value_or(0) == 0);
+    // From a rate that was zero nothing can follow.
+    coupled.set_coupling(0, {.from = 0.0});
+    multiplied.set_option(0, "lr", lr * 0.25);
+    coupled.step();
+    multiplied.step();
+    expect_same(Snapshot(a, coupled), Snapshot(b, multiplied));
+    if (!method.number("lr_rest")) continue;  // unset, and so equal to lr
+    expect_error([&] { coupled.set_coupling(0, {.from = 1e-300, .lr_rho = false}); },
+                 ErrorKind::invalid_argument, {"'lr_rest'"});
+  }
+}
+
 TEST(LiveOptions, StructuralOnesAndBadValuesAreRefusedAndChangeNothing) {
   for (const OptimizerInfo& info : list_optimizers()) {
     Model model;

@@ -64,7 +64,8 @@ TEST(Routing, EveryRouteTakesTheRanksItNames) {
                          Row{Route::vision, {false, false, true, true, true}, true},
                          Row{Route::all_matrices, {false, false, true, false, false}, true},
                          Row{Route::matrix, {false, false, true, true, true}, true},
-                         Row{Route::rest, {false, false, false, false, false}, false}}) {
+                         Row{Route::rest, {false, false, false, false, false}, false},
+                         Row{Route::everything, {true, true, true, true, true}, true}}) {
     const std::array<Shape, 5> shapes{Shape{}, {3}, {3, 4}, {3, 4, 5}, {3, 4, 5, 6}};
     for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
       EXPECT_EQ(treatment(shaped("conv", shapes[rank]), row.route),
@@ -78,15 +79,27 @@ TEST(Routing, EveryRouteTakesTheRanksItNames) {
 }
 
 TEST(Routing, NamesOfRoutesReadBackAndUnknownOnesNameTheNearest) {
-  for (const Route route :
-       {Route::language, Route::vision, Route::all_matrices, Route::matrix, Route::rest}) {
+  for (const Route route : {Route::language, Route::vision, Route::all_matrices, Route::matrix,
+                            Route::rest, Route::everything}) {
     EXPECT_EQ(route_from_string(to_string(route)), route);
   }
   expect_error([] { route_from_string("langauge"); }, ErrorKind::invalid_argument,
                {"'langauge'", "did you mean 'language'?"});
-  EXPECT_EQ(to_string(Treatment::matrix), "matrix");
-  EXPECT_EQ(to_string(Treatment::rest), "rest");
-  EXPECT_EQ(to_string(Treatment::frozen), "frozen");
+  for (const char* name : {"matrix", "rest", "frozen"}) {
+    EXPECT_EQ(to_string(treatment_from_string(name)), name);
+  }
+  expect_error([] { treatment_from_string("matrices"); }, ErrorKind::invalid_argument,
+               {"'matrices'", "did you mean 'matrix'?"});
+}
+
+TEST(Routing, ARuleOfAGroupGoesBeforeItsRoute) {
+  const Method delegates = Method::by_name("muon"), alone = Method::by_name("sgd");
+  for (const Method& method : {delegates, alone}) {
+    EXPECT_EQ(group_route(GroupRule::rest, Route::vision, method), Route::rest);
+    EXPECT_EQ(group_route(GroupRule::matrix, Route::vision, method), Route::everything);
+  }
+  EXPECT_EQ(group_route(GroupRule::automatic, Route::vision, delegates), Route::vision);
+  EXPECT_EQ(group_route(GroupRule::automatic, Route::vision, alone), Route::everything);
 }
 
 // ---- Memory and names -----------------------------------------------------------------
@@ -184,6 +197,59 @@ TEST(Routing, AnOverrideReachesTiedWeightsUnderEitherName) {
                 .at(0)
                 .treatment,
             Treatment::matrix);
+}
+
+// ---- Modules --------------------------------------------------------------------------
+
+// A token table, a position table, a layer, an unknown module, the head, and a vector.
+struct SmallLanguageModel {
+  std::vector<ModuleInfo> modules{{Role::embedding, "Embedding", 40},
+                                  {Role::embedding, "Embedding", 16},
+                                  {Role::other, "Linear", 40},
+                                  {Role::by_name, "Gate", 0},
+                                  {Role::other, "Linear", 40}};
+  std::vector<ModelParameter> parameters{
+      {{40, 8}, {{"tokens.weight", 0}}}, {{16, 8}, {{"positions.weight", 1}}},
+      {{40, 8}, {{"output.weight", 2}}}, {{8, 8}, {{"gate", 3}}},
+      {{40, 8}, {{"final.weight", 4}}},  {{40}, {{"final.bias", 4}}}};
+
+  std::vector<std::string> reasons(const Routing& routing = {}) const {
+    std::vector<std::string> out;
+    for (const Decision& d : route_model(modules, parameters, routing)) {
+      out.push_back(std::string(to_string(d.treatment)) + ": " + d.reason);
+    }
+    return out;
+  }
+};
+using Reasons = std::vector<std::string>;
+
+TEST(RoutingOfModels, FindsTheHeadByTheWidestEmbeddingUnlessItIsKnown) {
+  SmallLanguageModel model;
+  EXPECT_EQ(model.reasons(), (Reasons{"rest: Embedding", "rest: Embedding", "matrix: Linear",
+                                      "matrix: 2-D", "rest: head", "rest: rank 1"}));
+  model.modules[2].role = Role::head;
+  EXPECT_EQ(model.reasons()[2], "rest: head");
+  EXPECT_EQ(model.reasons()[4], "matrix: Linear");
+  model.modules[2].role = Role::other;
+  model.modules[0] = model.modules[1];  // no vocabulary of 40
+  EXPECT_EQ(model.reasons()[4], "matrix: Linear");
+}
+
+TEST(RoutingOfModels, OfSeveralHoldersTheGreatestRoleDecidesAndEveryNameIsMatched) {
+  SmallLanguageModel model;
+  model.parameters[0].places.push_back({"final.weight", 4});  // tied
+  model.parameters[2].places.push_back({"again.weight", 2});  // one layer used twice
+  model.parameters[3].places.push_back({"twin.gate", 3});
+  model.parameters.erase(model.parameters.begin() + 4);
+  EXPECT_EQ(model.reasons(), (Reasons{"rest: Embedding, tied", "rest: Embedding", "matrix: Linear",
+                                      "matrix: 2-D", "rest: rank 1"}));
+  const Reasons overridden = model.reasons({Route::vision, {{"twin.*", Treatment::frozen}}});
+  EXPECT_EQ(overridden[3], "frozen: override 'twin.*'");
+  EXPECT_EQ(overridden[0], "matrix: rank 2");
+  model.parameters[3].places.front().name = "wte";  // the first name is the parameter's
+  EXPECT_EQ(model.reasons()[3], "rest: named 'wte'");
+  expect_error([&] { model.reasons({Route::language, {{"nothing", Treatment::rest}}}); },
+               ErrorKind::invalid_argument, {"'nothing'", "matches no parameter"});
 }
 
 TEST(Routing, TheTableShowsNameShapeRuleReasonAndTies) {

@@ -24,6 +24,9 @@ const std::string& device_problem();
 // A backend of the tested device, only for its memory. Lives as long as the process.
 Backend& memory_backend();
 
+// How often the stand-in for a device was told of changed jobs (deferred_cpu.cpp).
+inline int refreshes_of_stand_in = 0;
+
 }  // namespace rode::test
 
 // Skips a test that does not apply to the GPU.

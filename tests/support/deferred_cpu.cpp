@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "support/backend_under_test.h"
 
 namespace rode {
 namespace {
@@ -144,6 +145,7 @@ class DeferredCpu final : public Backend {
   std::size_t workspace_bytes() const override { return cpu_->workspace_bytes(); }
 
   void refresh(JobList& jobs) override {
+    ++test::refreshes_of_stand_in;
     active_.clear();
     for_pairs(jobs, far_, [&](const auto& near, auto& far) {
       far.weight = near.weight;

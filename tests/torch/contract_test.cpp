@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LibTorch's contract: parameter groups, closures, archives, errors, and the routing of modules.
+// LibTorch's contract: groups, closures, archives, errors.
 #include "support.h"
 
 namespace rode::torch {
@@ -7,49 +7,10 @@ namespace {
 
 using ::torch::optim::OptimizerParamGroup;
 
-// A minimal language model.
-struct LanguageModel : nn::Module {
-  LanguageModel() {
-    tokens = register_module("tokens", nn::Embedding(10, 6));
-    mix = register_module("mix", nn::Linear(6, 6));
-    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({6})));
-    again = register_module("again", mix);  // the same layer, used twice
-    head = register_module("head", nn::Linear(nn::LinearOptions(6, 10).bias(false)));
-    gate = register_parameter("gate", at::ones({6, 6}));
-    int seed = 0;
-    const at::NoGradGuard guard;
-    for (Tensor& p : parameters()) p.copy_(wave(p.sizes(), ++seed));
-  }
-  Tensor forward(const Tensor& text) {
-    const Tensor x = norm(at::relu(mix(tokens(text))));
-    return head(again(at::matmul(x, gate)));
-  }
-  Tensor loss(int t) {
-    const Tensor text = (at::arange(8, at::kLong) * (t + 3)) % 10;
-    return nn::functional::cross_entropy(forward(text), (text + 1) % 10);
-  }
-
-  nn::Embedding tokens{nullptr};
-  nn::Linear mix{nullptr}, again{nullptr}, head{nullptr};
-  nn::LayerNorm norm{nullptr};
-  Tensor gate;
-};
-
-void train(LanguageModel& model, ::torch::optim::Optimizer& optimizer, int from, int to) {
-  for (int t = from; t < to; ++t) {
-    optimizer.zero_grad();
-    model.loss(t).backward();
-    optimizer.step();
-  }
-}
-
 // ---- Archives ---------------------------------------------------------------------------------
 
 template <class Engine>
 class Archives : public testing::Test {};
-using Engines = testing::Types<rode::RodeOptions, rode::MuonOptions, rode::SoapOptions,
-                               rode::MarsMOptions, rode::AdEMAMixOptions, rode::AdafactorOptions,
-                               rode::AdamWOptions, rode::SgdOptions>;
 TYPED_TEST_SUITE(Archives, Engines);
 
 TYPED_TEST(Archives, ContinueBitForBit) {
@@ -234,6 +195,52 @@ TEST(Options, ChangeBetweenSteps) {
   EXPECT_EQ(optimizer.steps_done(), 3);
 }
 
+TEST(Options, OfAMultiplierStayAsTheyWereSet) {
+  const rode::RodeOptions options{.lr = 0.1, .lr_rho = 0.5, .lr_rest = 0.02};
+  const std::vector<Tensor> p = make_parameters(), q = make_parameters();
+  RODE optimizer(p, options);
+  rode::Optimizer engine(views(q), options);
+  for (int t = 0; t < 3; ++t) {
+    set_grads(p, t);
+    set_grads(q, t);
+    bind_grads(engine, q);
+    optimizer.step(0.3 + t);
+    engine.step(0.3 + t);
+  }
+  expect_same(p, q);
+  EXPECT_TRUE(static_cast<const rode::RodeOptions&>(optimizer.options()) == options);
+  const std::string refused = error_of([&] { optimizer.step(-1.0); });
+  EXPECT_TRUE(holds(refused, "multiplier")) << refused;
+}
+
+TEST(Engine, IsReadWithoutBindingAnything) {
+  const std::vector<Tensor> p = make_parameters();
+  RODE optimizer(p, 0.25);
+  optimizer.check();
+  const std::string none = error_of([&] { optimizer.engine(); });
+  EXPECT_TRUE(holds(none, "before the first step")) << none;
+  EXPECT_FALSE(optimizer.state_tensor(p[0], "momentum").defined());
+  optimizer.bind();
+  EXPECT_TRUE(optimizer.state_tensor(p[0], "momentum").defined());
+  optimizer.options().lr = 0.5;
+  EXPECT_EQ(optimizer.engine().method().number("lr"), 0.25);  // as of the last bind
+  optimizer.bind();
+  EXPECT_EQ(optimizer.engine().method().number("lr"), 0.5);
+}
+
+TEST(Engine, OfAMethodKnownAtRunTimeIsThatOfItsClass) {
+  LanguageModel first, second;
+  const auto by_name = make_optimizer(first, Method::by_name("muon-rms", {{"lr", "0.01"}}),
+                                      {.route = Route::all_matrices}, {{"gate", Treatment::rest}});
+  MuonOptions options(*Method::by_name("muon-rms", {{"lr", "0.01"}}).get_if<rode::MuonOptions>());
+  options.route = Route::all_matrices;
+  Muon by_class(second, options, {{"gate", Treatment::rest}});
+  train(first, *by_name, 0, 2);
+  train(second, by_class, 0, 2);
+  expect_same(first.parameters(), second.parameters());
+  EXPECT_EQ(by_name->engine().routing_table(), by_class.engine().routing_table());
+}
+
 TEST(Closures, ComputeTheLossWithGradients) {
   LanguageModel model;
   RODE optimizer(model);
@@ -283,10 +290,6 @@ TEST(Errors, NameTheParameterAndTheRemedy) {
   EXPECT_FALSE(adamw.state_tensor(p[1], "exp_avg").defined());
 }
 
-// ---- Routing ----------------------------------------------------------------------------------
-
-using Names = std::vector<std::string>;
-
 TEST(Errors, OfABadGradientMayBeSkippedAndThoseOfWeightsMayNot) {
   std::vector<Tensor> p = make_parameters();
   AdamW optimizer(p);
@@ -310,63 +313,6 @@ TEST(Errors, OfABadGradientMayBeSkippedAndThoseOfWeightsMayNot) {
     EXPECT_TRUE(error.changed()) << error.what();
   }
   EXPECT_FALSE(at::isfinite(wide).all().item<bool>());
-}
-
-TEST(Routing, GoesByTheTypesOfModules) {
-  LanguageModel model;
-  RoutedModule routed = route_module(model);
-  EXPECT_EQ(routed.matrices.names, (Names{"gate", "mix.weight"}));
-  EXPECT_EQ(routed.rest.names,
-            (Names{"tokens.weight", "mix.bias", "norm.weight", "norm.bias", "head.weight"}));
-  EXPECT_EQ(route_module(model, Route::all_matrices).matrices.names,
-            (Names{"gate", "tokens.weight", "mix.weight", "head.weight"}));
-  const nn::Sequential pictures(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::Linear(4, 2));
-  EXPECT_EQ(route_module(*pictures, Route::vision).matrices.names, (Names{"0.weight", "2.weight"}));
-  EXPECT_EQ(route_module(*pictures).matrices.names, Names{"2.weight"});
-}
-
-// The usual way to tie in LibTorch: another module registers the embedding's tensor.
-struct Shared : nn::Module {
-  explicit Shared(const Tensor& weight) { register_parameter("weight", weight); }
-};
-
-TEST(Routing, TakesATensorOfTwoModulesForOne) {
-  LanguageModel model;
-  model.register_module("unlisted", std::make_shared<Shared>(model.tokens->weight));
-  model.register_module("twice", std::make_shared<Shared>(model.mix->weight));
-  const RoutedModule routed = route_module(model);
-  EXPECT_EQ(routed.matrices.names, (Names{"gate", "mix.weight"}));
-  EXPECT_EQ(routed.rest.names.front(), "tokens.weight");
-  EXPECT_EQ(routed.rest.names.size(), 5U);
-  model.head->weight.set_data(model.tokens->weight);  // two tensors that share memory
-  const std::string both = error_of([&] { route_module(model); });
-  EXPECT_TRUE(holds(both, "'tokens.weight' and 'head.weight'")) << both;
-}
-
-TEST(Routing, TakesOverridesAndLeavesFrozenOnesOut) {
-  LanguageModel model;
-  model.norm->weight.set_requires_grad(false);
-  const RoutedModule routed = route_module(
-      model, Route::language, {{"tokens.*", Treatment::frozen}, {"gate", Treatment::rest}});
-  EXPECT_EQ(routed.matrices.names, Names{"mix.weight"});
-  EXPECT_EQ(routed.rest.names, (Names{"gate", "mix.bias", "norm.bias", "head.weight"}));
-  const std::string nothing =
-      error_of([&] { route_module(model, Route::language, {{"nowhere", Treatment::rest}}); });
-  EXPECT_TRUE(holds(nothing, "nowhere")) << nothing;
-  const std::string empty =
-      error_of([&] { route_module(model, Route::language, {{"*", Treatment::frozen}}); });
-  EXPECT_TRUE(holds(empty, "no parameter to step")) << empty;
-}
-
-TEST(Routing, StepsAWholeModelWithOneObject) {
-  LanguageModel model;
-  RODE optimizer(model, rode::RodeOptions{.lr = 3e-2, .lr_rho = 1e-2, .lr_rest = 3e-2});
-  const double before = model.loss(0).item<double>();
-  train(model, optimizer, 0, 40);
-  EXPECT_LT(model.loss(0).item<double>(), 0.5 * before);
-  EXPECT_TRUE(optimizer.state_tensor(model.mix->weight, "momentum").defined());
-  EXPECT_TRUE(optimizer.state_tensor(model.head->weight, "exp_avg").defined());
-  EXPECT_TRUE(holds(optimizer.engine().routing_table(), "mix.weight"));
 }
 
 }  // namespace

@@ -20,6 +20,13 @@ namespace rode::torch {
 namespace nn = ::torch::nn;
 using at::Tensor;
 
+// Every options struct of rode/optim/list.h, for typed tests.
+template <class First, class... Rest>
+testing::Types<Rest...> without_first(First, Rest...);
+#define RODE_LIST_OPTIONS(Class, Options, name, summary) , rode::Options()
+using Engines = decltype(without_first(0 RODE_FOR_EACH_OPTIMIZER(RODE_LIST_OPTIONS)));
+#undef RODE_LIST_OPTIONS
+
 // Numbers without a pattern, the same on every machine.
 inline Tensor wave(at::IntArrayRef shape, int seed) {
   Tensor out = at::empty(shape);
@@ -107,6 +114,42 @@ inline std::string saved(const ::torch::optim::Optimizer& optimizer) {
   optimizer.save(archive);
   archive.save_to(out);
   return out.str();
+}
+
+// A language model as small as can be.
+struct LanguageModel : nn::Module {
+  LanguageModel() {
+    tokens = register_module("tokens", nn::Embedding(10, 6));
+    mix = register_module("mix", nn::Linear(6, 6));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({6})));
+    again = register_module("again", mix);  // the same layer, used twice
+    head = register_module("head", nn::Linear(nn::LinearOptions(6, 10).bias(false)));
+    gate = register_parameter("gate", at::ones({6, 6}));
+    int seed = 0;
+    const at::NoGradGuard guard;
+    for (Tensor& p : parameters()) p.copy_(wave(p.sizes(), ++seed));
+  }
+  Tensor forward(const Tensor& text) {
+    const Tensor x = norm(at::relu(mix(tokens(text))));
+    return head(again(at::matmul(x, gate)));
+  }
+  Tensor loss(int t) {
+    const Tensor text = (at::arange(8, at::kLong) * (t + 3)) % 10;
+    return nn::functional::cross_entropy(forward(text), (text + 1) % 10);
+  }
+
+  nn::Embedding tokens{nullptr};
+  nn::Linear mix{nullptr}, again{nullptr}, head{nullptr};
+  nn::LayerNorm norm{nullptr};
+  Tensor gate;
+};
+
+inline void train(LanguageModel& model, ::torch::optim::Optimizer& optimizer, int from, int to) {
+  for (int t = from; t < to; ++t) {
+    optimizer.zero_grad();
+    model.loss(t).backward();
+    optimizer.step();
+  }
 }
 
 }  // namespace rode::torch

@@ -8,9 +8,6 @@ namespace {
 
 template <class Engine>
 class Values : public testing::Test {};
-using Engines = testing::Types<rode::RodeOptions, rode::MuonOptions, rode::SoapOptions,
-                               rode::MarsMOptions, rode::AdEMAMixOptions, rode::AdafactorOptions,
-                               rode::AdamWOptions, rode::SgdOptions>;
 TYPED_TEST_SUITE(Values, Engines);
 
 template <class Engine>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns tensors into views, state tensors into the engine's memory, and binds only what moved.
+// Turns tensors into views and state tensors into the engine's memory, and keeps them bound.
 #include "binding.h"
 
 #include <map>
@@ -29,14 +29,12 @@ std::string keys_of(const ParamState& state) {
   return out;
 }
 
-Routing routing_of(const GroupOptions& options, std::size_t members) {
-  if (options.rule == GroupRule::rest) return {Route::rest, {}};
-  if (options.rule == GroupRule::matrix || !options.leaves_rest_to_adamw()) {
-    // A pattern must match something: without parameters there is none.
-    if (members == 0) return {Route::rest, {}};
-    return {Route::rest, {{"*", Treatment::matrix}}};
-  }
-  return {options.route, {}};
+Parameter view(const std::string& name, const at::Tensor& value, Layout layout) {
+  Parameter p;
+  p.name = name;
+  p.value = {value.data_ptr(), shape_of(value), stepped_dtype(value.scalar_type())};
+  p.layout = layout;
+  return p;
 }
 
 }  // namespace
@@ -137,20 +135,32 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
                                   OnBadGradient on_non_finite) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<at::Tensor>& params = groups[g].params();
-    const std::vector<std::string>& names = options[g]->names;
+    const std::vector<std::string>& given = options[g]->names;
     for (std::size_t i = 0; i < params.size(); ++i) {
-      add_slot(params[i], i < names.size() ? names[i] : "param." + std::to_string(slots_.size()));
+      add_slot(params[i], i < given.size() ? given[i] : "param." + std::to_string(slots_.size()));
     }
     sizes_.push_back(params.size());
   }
-  if (slots_.empty()) throw refuse(ErrorKind::invalid_argument, "parameters", "there are none");
+  if (slots_.empty()) {
+    throw refuse(ErrorKind::invalid_argument, "parameters", "no parameters given");
+  }
+  std::vector<std::string> names;
+  std::vector<at::Tensor> values;
+  for (const Slot& slot : slots_) {
+    names.push_back(slot.name);
+    values.push_back(slot.copy.defined() ? slot.copy : slot.parameter);
+  }
+  refuse_shared_memory(names, values);
 
   std::vector<ParameterGroup> given;
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    ParameterGroup group{{}, options[g]->method(), routing_of(*options[g], sizes_[g])};
-    for (std::size_t i = 0; i < sizes_[g]; ++i) {
-      group.parameters.push_back(view(slots_[index++], options[g]->layout));
+    const GroupOptions& own = *options[g];
+    const Method method = own.method();
+    ParameterGroup group{
+        {}, method, {group_route(own.rule, own.route, method), {}}, own.coupling()};
+    for (std::size_t i = 0; i < sizes_[g]; ++i, ++index) {
+      group.parameters.push_back(view(names[index], values[index], own.layout));
     }
     given.push_back(std::move(group));
   }
@@ -198,26 +208,7 @@ void EngineOptimizer::Binding::add_slot(const at::Tensor& parameter, std::string
   Slot& slot = slots_.emplace_back();
   slot.name = std::move(name);
   slot.parameter = parameter;
-  slot.shape = shape_of(parameter);
-  slot.type = parameter.scalar_type();
   if (!parameter.is_contiguous()) slot.copy = parameter.detach().contiguous();
-  slot.value = (slot.copy.defined() ? slot.copy : parameter).data_ptr();
-  slot.grad_dtype = stepped_dtype(slot.type);
-  for (const Slot& other : slots_) {
-    if (&other == &slot || other.value != slot.value || parameter.numel() == 0) continue;
-    throw refuse(ErrorKind::invalid_argument, "parameters",
-                 in_quotes(other.name) + " and " + in_quotes(slot.name) +
-                     " are two parameters on the same memory and would be stepped twice; tie them "
-                     "as one tensor");
-  }
-}
-
-Parameter EngineOptimizer::Binding::view(const Slot& slot, Layout layout) const {
-  Parameter p;
-  p.name = slot.name;
-  p.value = {slot.value, slot.shape, stepped_dtype(slot.type)};
-  p.layout = layout;
-  return p;
 }
 
 // ---- Following --------------------------------------------------------------------------------
@@ -229,10 +220,11 @@ bool EngineOptimizer::Binding::follow(
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].params().size() != sizes_[g]) return false;
     for (const at::Tensor& p : groups[g].params()) {
-      Slot& slot = slots_[index];
-      const bool same = p.is_same(slot.parameter) && p.scalar_type() == slot.type &&
+      const Slot& slot = slots_[index];
+      const TensorView& bound = engine_->parameter(index).value;
+      const bool same = p.is_same(slot.parameter) && engine_dtype(p.scalar_type()) == bound.dtype &&
                         p.device() == device_ && p.is_contiguous() != slot.copy.defined() &&
-                        shape_of(p) == slot.shape;
+                        shape_of(p) == bound.shape;
       if (!same) return false;
       const auto found = states.find(p.unsafeGetTensorImpl());
       if ((found == states.end()) != slot.state.empty()) return false;
@@ -244,10 +236,8 @@ bool EngineOptimizer::Binding::follow(
           if (!tensor.is_same(*own++)) return false;
         }
       }
-      void* value = slot.copy.defined() ? slot.value : p.data_ptr();
-      if (value != slot.value) {
-        engine_->bind_value(index, {value, slot.shape, stepped_dtype(slot.type)});
-        slot.value = value;
+      if (!slot.copy.defined()) {
+        engine_->bind_value(index, {p.data_ptr(), bound.shape, bound.dtype});
       }
       ++index;
     }
@@ -255,20 +245,12 @@ bool EngineOptimizer::Binding::follow(
   return true;
 }
 
-void EngineOptimizer::Binding::bind_grad(std::size_t index, const void* data, DType dtype) {
-  Slot& slot = slots_[index];
-  if (data == slot.grad && dtype == slot.grad_dtype) return;
-  engine_->bind_grad(index, {data, slot.shape, dtype});
-  slot.grad = data;
-  slot.grad_dtype = dtype;
-}
-
 void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     at::Tensor grad = slot.parameter.grad();
     if (!grad.defined()) {
-      bind_grad(i, nullptr, slot.grad_dtype);
+      engine_->bind_grad(i, {});
       continue;
     }
     if (grad.layout() != at::kStrided || grad.device() != device_ ||
@@ -280,34 +262,33 @@ void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
     }
     if (!is_stepped(grad.scalar_type())) grad = grad.detach().to(at::kFloat);
     if (!grad.is_contiguous()) grad = grad.detach().contiguous();
-    bind_grad(i, grad.data_ptr(), stepped_dtype(grad.scalar_type()));
+    engine_->bind_grad(
+        i, {grad.data_ptr(), engine_->parameter(i).value.shape, stepped_dtype(grad.scalar_type())});
     kept.push_back(std::move(grad));
   }
 }
 
 // ---- Stepping ---------------------------------------------------------------------------------
 
-rode::Optimizer& EngineOptimizer::Binding::engine() {
-  if (device_.is_cuda()) {
-    void* stream = current_cuda_stream(device_.index());
-    if (stream != stream_) engine_->set_stream(stream);
-    stream_ = stream;
-  }
-  return *engine_;
+void EngineOptimizer::Binding::follow_stream() {
+  if (!device_.is_cuda()) return;
+  void* stream = current_cuda_stream(device_.index());
+  if (stream != stream_) engine_->set_stream(stream);
+  stream_ = stream;
 }
 
-void EngineOptimizer::Binding::step() {
+void EngineOptimizer::Binding::step(double multiplier) {
   const at::NoGradGuard no_grad;
   c10::OptionalDeviceGuard guard;
   if (device_.is_cuda()) guard.reset_device(device_);
-  captured_ = engine().capturing() || captured_;
+  captured_ = engine_->capturing() || captured_;
   std::vector<at::Tensor> kept;  // copies of gradients, alive until the step is enqueued
   follow_grads(kept);
   for (Slot& slot : slots_) {
     if (slot.copy.defined()) slot.copy.copy_(slot.parameter);
   }
   try {
-    engine_->step();
+    engine_->step(multiplier);
   } catch (const Error& error) {
     if (error.changed()) write_back();
     throw;
@@ -316,8 +297,9 @@ void EngineOptimizer::Binding::step() {
 }
 
 void EngineOptimizer::Binding::write_back() {
-  for (Slot& slot : slots_) {
-    if (slot.grad == nullptr) continue;  // left alone
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (engine_->parameter(i).grad.data == nullptr) continue;  // left alone
     if (slot.copy.defined()) slot.parameter.copy_(slot.copy);
     // Autograd must see that weights changed, though no torch operation wrote them.
     ::torch::autograd::impl::bump_version(slot.parameter);

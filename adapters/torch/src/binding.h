@@ -16,45 +16,40 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<::torch::optim::Op
 
 class EngineOptimizer::Binding {
  public:
-  // Takes state tensors from `states`, and adds those that are missing. `options`: one a group.
+  // Takes state tensors from `states`, and adds those that are missing. `options`: one per group.
   // Throws, and then `states` is as it was.
   Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
           const std::vector<const GroupOptions*>& options, ParamStates& states,
           std::int64_t steps_done, OnBadGradient on_non_finite);
 
-  // Binds weights that moved. False: parameters or state are others than at the start.
+  // Binds the weights as they lie now. False: parameters or state differ from those at the start.
   bool follow(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
               const ParamStates& states);
-  void step();
-
   // On torch's current stream from here on.
-  rode::Optimizer& engine();
+  void follow_stream();
+  void step(double multiplier);
+
+  rode::Optimizer& engine() { return *engine_; }
   // A graph that was captured around step() replays on this engine's memory.
   bool captured() const { return captured_; }
 
  private:
+  // What only torch knows of a parameter; the rest is engine().parameter(index).
   struct Slot {
     std::string name;
     at::Tensor parameter;
-    Shape shape;
-    at::ScalarType type = at::kFloat;
-    at::Tensor copy;  // of a weight that is not contiguous: stepped instead of it
-    void* value = nullptr;
-    const void* grad = nullptr;
-    DType grad_dtype = DType::f32;
+    at::Tensor copy;                // of a weight that is not contiguous: stepped instead of it
     bool resumed = false;           // had state before: all of it must be there
     std::vector<at::Tensor> state;  // in the order of its keys; keeps the memory alive
   };
   class States;
 
   void add_slot(const at::Tensor& parameter, std::string name);
-  Parameter view(const Slot& slot, Layout layout) const;
   void follow_grads(std::vector<at::Tensor>& kept);
-  void bind_grad(std::size_t index, const void* data, DType dtype);
   void write_back();  // what torch must see of a step
 
   c10::Device device_{c10::kCPU};
-  std::vector<std::size_t> sizes_;  // parameters a group
+  std::vector<std::size_t> sizes_;  // parameters per group
   std::vector<Slot> slots_;
   void* stream_ = nullptr;
   bool captured_ = false;

@@ -3,6 +3,7 @@
 #include "rode/torch/optimizer.h"
 
 #include <typeinfo>
+#include <utility>
 
 #include <torch/serialize/archive.h>
 
@@ -94,6 +95,20 @@ EngineOptimizer::EngineOptimizer(const std::vector<OptimizerParamGroup>& groups,
 EngineOptimizer::~EngineOptimizer() = default;
 EngineOptimizer::EngineOptimizer(EngineOptimizer&&) noexcept = default;
 
+std::unique_ptr<EngineOptimizer> make_optimizer(const ::torch::nn::Module& module,
+                                                const Method& method, GroupSettings settings,
+                                                const std::vector<Override>& overrides) {
+  std::unique_ptr<EngineOptimizer> made;
+  any_optimizer([&]<class E>() {
+    const E* options = method.get_if<E>();
+    if (options == nullptr) return false;
+    made = std::make_unique<OptimizerOf<E>>(module, Options<E>(*options, std::move(settings)),
+                                            overrides);
+    return true;
+  });
+  return made;  // the list has every method's struct
+}
+
 // ---- Groups -----------------------------------------------------------------------------------
 
 GroupOptions& EngineOptimizer::adopted(std::size_t group) {
@@ -148,29 +163,49 @@ void EngineOptimizer::bind() {
   for (std::size_t g = 0; follows && g < options.size(); ++g) {
     follows = options[g]->send(binding_->engine(), g);
   }
-  if (follows) return;
+  if (follows) {
+    binding_->follow_stream();
+    return;
+  }
   drop();
   binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_, on_non_finite_);
 }
 
-at::Tensor EngineOptimizer::step(LossClosure closure) {
+at::Tensor EngineOptimizer::step(LossClosure closure) { return step(1.0, closure); }
+
+at::Tensor EngineOptimizer::step(double multiplier, const LossClosure& closure) {
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode with_grad(true);
     loss = closure();
   }
   bind();
-  binding_->step();
+  binding_->step(multiplier);
   return loss;
 }
 
-rode::Optimizer& EngineOptimizer::engine() {
-  bind();
+const rode::Optimizer& EngineOptimizer::engine() const {
+  if (binding_ == nullptr) {
+    throw Error(ErrorKind::invalid_argument, "engine",
+                "there is none before the first step; call step() or bind() first");
+  }
   return binding_->engine();
 }
 
+rode::Optimizer& EngineOptimizer::engine() {
+  return const_cast<rode::Optimizer&>(std::as_const(*this).engine());
+}
+
+void EngineOptimizer::check() {
+  if (binding_ == nullptr) return;
+  binding_->follow_stream();
+  binding_->engine().check();
+}
+
 std::int64_t EngineOptimizer::steps_done() const {
-  return binding_ != nullptr ? binding_->engine().steps_done() : steps_;
+  if (binding_ == nullptr) return steps_;
+  binding_->follow_stream();
+  return binding_->engine().steps_done();
 }
 
 // ---- State ------------------------------------------------------------------------------------
@@ -190,8 +225,8 @@ void EngineOptimizer::save(OutputArchive& archive) const {
   std::vector<std::map<std::string, std::string>> values;
   for (const OptimizerParamGroup& group : param_groups_) {
     views.push_back(&options_of(group));
-    const Settings stored = views.back()->stored();
-    values.emplace_back(stored.begin(), stored.end());
+    std::map<std::string, std::string>& texts = values.emplace_back();
+    for (const OptionInfo& info : views.back()->method().options()) texts[info.key] = info.value;
   }
   archive.write("checksum",
                 c10::IValue(archive_checksum(steps_done(), param_groups_, views, values, state_)));

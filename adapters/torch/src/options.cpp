@@ -2,7 +2,6 @@
 // Options to and from archives, and to a live engine.
 #include "rode/torch/options.h"
 
-#include <charconv>
 #include <cstdint>
 #include <string_view>
 
@@ -16,7 +15,7 @@ using Names = c10::List<std::string>;
 
 // Enumerators in order, so that their number is what an archive holds.
 constexpr std::int64_t kLastRule = static_cast<std::int64_t>(GroupRule::rest);
-constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::rest);
+constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::everything);
 constexpr std::int64_t kLastLayout = static_cast<std::int64_t>(Layout::in_out);
 
 c10::IValue read(::torch::serialize::InputArchive& archive, const std::string& key) {
@@ -85,10 +84,14 @@ bool is_set(double) { return true; }
 
 template <class E>
 constexpr bool kHasRadialRate = requires(E e) { e.lr_rho; };
-template <class E>
-constexpr bool kLeavesRest = requires(E e) { e.betas_rest; };
 
 }  // namespace
+
+// The scheduler of a group of the rest moves lr_rest itself.
+RateCoupling GroupOptions::coupling() const {
+  if (rule == GroupRule::rest) return {};
+  return {.from = initial_lr, .lr_rho = couple_lr_rho};
+}
 
 template <class E>
 double Options<E>::get_lr() const {
@@ -107,8 +110,9 @@ void Options<E>::set_lr(double rate) {
 template <class E>
 void Options<E>::serialize(::torch::serialize::OutputArchive& archive) const {
   Texts texts;
-  for (const auto& [key, value] : stored()) texts.insert(key, value);
-  archive.write("optimizer", c10::IValue(std::string(Method(static_cast<const E&>(*this)).name())));
+  const Method now = method();
+  for (const OptionInfo& info : now.options()) texts.insert(info.key, info.value);
+  archive.write("optimizer", c10::IValue(std::string(now.name())));
   archive.write("values", c10::IValue(texts));
   write_settings(archive, *this);
 }
@@ -132,50 +136,13 @@ void Options<E>::serialize(::torch::serialize::InputArchive& archive) {
 }
 
 template <class E>
-E Options<E>::effective() const {
-  E now = static_cast<const E&>(*this);
-  if (rule == GroupRule::rest || !initial_lr || *initial_lr == 0) return now;
-  const double factor = this->lr / *initial_lr;
-  if constexpr (kHasRadialRate<E>) {
-    if (couple_lr_rho && now.lr_rho) *now.lr_rho *= factor;
-  }
-  if constexpr (kLeavesRest<E>) {
-    if (rule == GroupRule::automatic) now.lr_rest *= factor;
-  }
-  return now;
-}
-
-template <class E>
 Method Options<E>::method() const {
-  return effective();
-}
-
-template <class E>
-Settings Options<E>::stored() const {
-  Settings settings;
-  for (const OptionInfo& info : Method(static_cast<const E&>(*this)).options()) {
-    settings.emplace_back(info.key, info.value);
-  }
-  return settings;
-}
-
-template <class E>
-bool Options<E>::leaves_rest_to_adamw() const {
-  return kLeavesRest<E>;
+  return static_cast<const E&>(*this);
 }
 
 template <class E>
 void Options<E>::adopt() {
-  const Method given(static_cast<const E&>(*this));  // throws where a value is refused
-  if constexpr (kHasRadialRate<E>) {
-    // Its default depends on other options; a factor needs the number.
-    for (const OptionInfo& info : given.options()) {
-      if (info.key != "lr_rho" || this->lr_rho) continue;
-      double rate = 0;
-      std::from_chars(info.value.data(), info.value.data() + info.value.size(), rate);
-      this->lr_rho = rate;
-    }
-  }
+  method();  // throws where a value is refused
   initial_lr = get_lr();
 }
 
@@ -186,8 +153,9 @@ void Options<E>::assign(const GroupOptions& other) {
 
 template <class E>
 bool Options<E>::send(rode::Optimizer& engine, std::size_t group) const {
-  const E now = effective();
+  const E& now = *this;
   const E before = *engine.method(group).template get_if<E>();
+  engine.set_coupling(group, coupling());
   if (now == before) return true;
   // After a scheduler's step the rates alone are others: no text needed.
   E rates = before;

@@ -3,6 +3,7 @@
 #include "tensors.h"
 
 #include <array>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -47,6 +48,20 @@ std::string describe(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) out << tensor.layout() << ' ';
   out << to_string(shape_of(tensor)) << " on " << tensor.device();
   return out.str();
+}
+
+void refuse_shared_memory(const std::vector<std::string>& names,
+                          const std::vector<at::Tensor>& tensors) {
+  std::map<const void*, std::size_t> seen;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].numel() == 0) continue;
+    const auto [same, is_new] = seen.emplace(tensors[i].const_data_ptr(), i);
+    if (is_new) continue;
+    throw Error(ErrorKind::invalid_argument, "parameters",
+                "'" + names[same->second] + "' and '" + names[i] +
+                    "' are two parameters on the same memory and would be stepped twice; register "
+                    "one tensor in both modules to tie them");
+  }
 }
 
 }  // namespace rode::torch

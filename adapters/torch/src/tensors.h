@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -23,5 +24,9 @@ inline DType stepped_dtype(at::ScalarType type) {
 
 Shape shape_of(const at::Tensor& tensor);
 std::string describe(const at::Tensor& tensor);  // "Float (3, 4) on cpu"
+
+// Throws where two tensors begin at the same address: they would be stepped twice.
+void refuse_shared_memory(const std::vector<std::string>& names,
+                          const std::vector<at::Tensor>& tensors);
 
 }  // namespace rode::torch

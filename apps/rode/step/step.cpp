@@ -172,7 +172,9 @@ void add_step_command(CLI::App& app) {
   command->add_option("--device", a->device, "Where the engine steps: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command->add_option("--route", a->route, "language, vision, all_matrices, matrix or rest")
+  command
+      ->add_option("--route", a->route,
+                   "language, vision, all_matrices, matrix, rest or everything")
       ->capture_default_str();
   command
       ->add_option("--override", a->overrides,

@@ -15,26 +15,24 @@ struct AutocastState {
   }
 };
 
-// What becomes of autocast's cache of cast weights inside of the scope.
-enum class AutocastCache {
-  // One from a pass without gradients must not serve a later pass with them, and whether torch sees
-  // to that depends on its version.
-  off,
-  cleared,  // at the end of the scope: the weights move after it
+// Autocast's cache of cast weights. One from a pass without gradients must not serve a later pass
+// with them, and whether torch sees to that depends on its version.
+enum class CastCache {
+  none,  // a part of a pass
+  own,   // a whole pass: the cache ends with the scope, because the weights move after it
 };
 
 class AutocastScope {
  public:
-  AutocastScope(at::DeviceType device, AutocastState state,
-                AutocastCache cache = AutocastCache::off)
+  AutocastScope(at::DeviceType device, AutocastState state, CastCache cache = CastCache::none)
       : device_(device),
-        before_(AutocastState::of(device)),
         cache_(cache),
+        before_(AutocastState::of(device)),
         cached_(at::autocast::is_autocast_cache_enabled()) {
-    set(state, cache == AutocastCache::cleared);
+    set(state, cache == CastCache::own);
   }
   ~AutocastScope() {
-    if (cache_ == AutocastCache::cleared) at::autocast::clear_cache();
+    if (cache_ == CastCache::own) at::autocast::clear_cache();
     set(before_, cached_);
   }
   AutocastScope(const AutocastScope&) = delete;
@@ -48,8 +46,8 @@ class AutocastScope {
   }
 
   at::DeviceType device_;
+  CastCache cache_;
   AutocastState before_;
-  AutocastCache cache_;
   bool cached_;
 };
 

@@ -162,6 +162,7 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
   }
   entries.add("rng.cpu", generator(at::kCPU).get_state());
   if (device.is_cuda()) entries.add("rng.cuda", generator(device).get_state());
+  optimizer.bind();  // a run may be saved before its first step
   rode::Optimizer& engine = optimizer.engine();
   entries.add(engine.state());
   auto metadata = engine.metadata();
@@ -182,6 +183,7 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model
   for (auto& item : model.module().named_buffers()) {
     fill(file, "buffer." + item.key(), item.value());
   }
+  optimizer.bind();
   rode::Optimizer& engine = optimizer.engine();
   engine.load_state(file);
   engine.set_steps_done(step);

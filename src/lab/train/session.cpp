@@ -52,10 +52,10 @@ at::Tensor sent(const at::Tensor& host, c10::Device device) {
   return host.pin_memory().to(device, /*non_blocking=*/true);
 }
 
-void for_each_group(AnyOptimizer& optimizer,
+void for_each_group(rode::torch::EngineOptimizer& optimizer,
                     const std::function<void(const std::vector<at::Tensor>&,
                                              const rode::torch::GroupOptions&)>& visit) {
-  for (const auto& group : optimizer.optimizer().param_groups()) {
+  for (const auto& group : optimizer.param_groups()) {
     visit(group.params(), dynamic_cast<const rode::torch::GroupOptions&>(group.options()));
   }
 }
@@ -96,7 +96,7 @@ class ForwardState {
 // only the last of its eight bits. Rounded once, at the end.
 class GradientSums {
  public:
-  explicit GradientSums(AnyOptimizer& optimizer) {
+  explicit GradientSums(rode::torch::EngineOptimizer& optimizer) {
     for_each_group(optimizer, [&](const auto& parameters, const auto&) {
       for (const at::Tensor& parameter : parameters) sums_.emplace_back(parameter, at::Tensor());
     });
@@ -143,7 +143,7 @@ Session::Session(const TrainOptions& options, const Method& method)
   if (task_.train.parameters == "bf16") model_->module().to(at::kBFloat16);
   model_->module().to(device_);
   model_->module().train();
-  optimizer_ = make_optimizer(model_->module(), method, task_.train.route);
+  optimizer_ = rode::torch::make_optimizer(model_->module(), method, {.route = task_.train.route});
 }
 
 int Session::threads() const { return at::get_num_threads(); }
@@ -151,8 +151,7 @@ int Session::threads() const { return at::get_num_threads(); }
 Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64_t rows) {
   std::optional<AutocastScope> autocast;
   if (task_.train.precision == "bf16") {
-    autocast.emplace(device_.type(), AutocastState{.enabled = true, .dtype = at::kBFloat16},
-                     AutocastCache::cleared);
+    autocast.emplace(device_.type(), AutocastState{true, at::kBFloat16}, CastCache::own);
   }
   if (task_.is_language()) {
     const std::int64_t width = task_.data.sequence + 1;
@@ -172,7 +171,7 @@ Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64
 }
 
 std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
-  optimizer_->optimizer().zero_grad();
+  optimizer_->zero_grad();
   std::optional<ForwardState> before;
   if (task_.train.accumulate > 1) before.emplace(model_->module(), device_);
   const auto parts = static_cast<double>(task_.train.accumulate);
@@ -219,11 +218,10 @@ void Session::step(double multiplier) {
     });
     ::torch::nn::utils::clip_grad_norm_(all, task_.train.clip);
   }
-  optimizer_->scale_rates(multiplier);
-  optimizer_->optimizer().step();
+  optimizer_->step(multiplier);
 }
 
-void Session::check() { optimizer_->optimizer().engine().check(); }
+void Session::check() { optimizer_->check(); }
 
 std::optional<Measured> Session::evaluate(BatchSource& batches, const Stop& stop,
                                           const Done& done) {
@@ -294,7 +292,7 @@ std::int64_t Session::peak_bytes() const {
     constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     // State lies in Torch's tensors. The workspace does not: the engine takes it from CUDA when it
     // is made, and keeps it.
-    const rode::Optimizer& engine = optimizer_->optimizer().engine();
+    const rode::Optimizer& engine = optimizer_->engine();
     return stats.allocated_bytes[kAll].peak + static_cast<std::int64_t>(engine.workspace_bytes());
   }
   struct rusage usage = {};

@@ -15,7 +15,7 @@
 #include "lab/models/model.h"
 #include "lab/run/batches.h"
 #include "lab/run/plan.h"
-#include "lab/train/any_optimizer.h"
+#include "rode/torch/optimizer.h"
 
 namespace rode::lab {
 
@@ -48,7 +48,7 @@ class Session {
   std::optional<Unread> gradients(const Batch& batch, const Stop& stop);
   // Waits for the device, once for all.
   std::vector<Measured> read(const std::vector<Unread>& unread) const;
-  // Enqueued only, on a GPU: what it refuses comes from check().
+  // All rates times `multiplier`. Enqueued only, on a GPU: what it refuses comes from check().
   void step(double multiplier);
   void check();
   // Over the validation samples; nothing where `stop` said so. `done`: after each part.
@@ -59,7 +59,7 @@ class Session {
   // On a GPU Torch's tensors and the engine's workspace; on the CPU the whole process.
   std::int64_t peak_bytes() const;
   Model& model() { return *model_; }
-  AnyOptimizer& optimizer() { return *optimizer_; }
+  rode::torch::EngineOptimizer& optimizer() { return *optimizer_; }
   c10::Device device() const { return device_; }
   int threads() const;
 
@@ -73,7 +73,7 @@ class Session {
   Task task_;
   c10::Device device_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<AnyOptimizer> optimizer_;
+  std::unique_ptr<rode::torch::EngineOptimizer> optimizer_;
 };
 
 }  // namespace rode::lab

@@ -80,7 +80,7 @@ void Trainer::Impl::save() {
   // The log first: a checkpoint names a length of it that must be there.
   log->sync();
   state.log_bytes = log->bytes();
-  save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer().optimizer(),
+  save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer(),
                   session.device(), state);
   saved = state.step;
   saved_evaluation = state.evaluated;
@@ -131,11 +131,16 @@ bool Trainer::Impl::train_step() {
   if (!measured) return false;
   unread.push_back(*measured);
   const double multiplier = plan.multiplier(state.step);
-  waiting.push_back({.step = state.step, .multiplier = multiplier});
-  StepRecord& record = waiting.back();
+  rates = rates_at(method, multiplier);
+  waiting.push_back({.step = state.step,
+                     .multiplier = multiplier,
+                     .lr = rates->lr,
+                     .lr_rho = rates->lr_rho,
+                     .lr_rest = rates->lr_rest});
   if (read_interval == 1) {
     // Known before anything has moved.
-    const double known = session.read(unread).front().loss;
+    read_losses();
+    const double known = losses.back().loss;
     if (!std::isfinite(known)) diverge(state.step, "the loss is " + std::to_string(known));
   }
   try {
@@ -144,11 +149,6 @@ bool Trainer::Impl::train_step() {
     if (error.kind() != ErrorKind::non_finite) throw;
     diverge(state.step, error.what());
   }
-  const Rates acted = session.optimizer().rates();
-  record.lr = acted.lr;
-  record.lr_rho = acted.lr_rho;
-  record.lr_rest = acted.lr_rest;
-  rates = acted;
   ++state.step;
   state.data = batch.after;
   if (std::ssize(waiting) >= read_interval || plan.evaluates_at(state.step) ||
@@ -160,11 +160,17 @@ bool Trainer::Impl::train_step() {
   return true;
 }
 
+void Trainer::Impl::read_losses() {
+  if (unread.empty()) return;
+  for (const Measured& one : session.read(unread)) losses.push_back(one);
+  unread.clear();
+}
+
 // Reads what the device has of the steps since the last time, and writes their lines. Before every
 // evaluation and checkpoint: neither sees weights behind a loss that was not finite.
 void Trainer::Impl::settle() {
   if (waiting.empty()) return;
-  const std::vector<Measured> measured = session.read(unread);
+  read_losses();
   std::string refused;
   try {
     session.check();
@@ -172,11 +178,11 @@ void Trainer::Impl::settle() {
     if (error.kind() != ErrorKind::non_finite) throw;
     refused = error.what();
   }
-  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  const rode::Optimizer& engine = session.optimizer().engine();
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     StepRecord& record = waiting[i];
-    record.loss = measured[i].loss;
-    record.accuracy = measured[i].accuracy;
+    record.loss = losses[i].loss;
+    record.accuracy = losses[i].accuracy;
     if (!std::isfinite(record.loss)) {
       diverge(record.step, "the loss is " + std::to_string(record.loss));
     }
@@ -190,7 +196,7 @@ void Trainer::Impl::settle() {
   }
   if (!refused.empty()) diverge(waiting.back().step, refused);
   waiting.clear();
-  unread.clear();
+  losses.clear();
 }
 
 TrainOutcome Trainer::Impl::run() {

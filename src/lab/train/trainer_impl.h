@@ -36,6 +36,7 @@ struct Trainer::Impl {
   void save();
   bool evaluate();
   bool train_step();
+  void read_losses();
   void settle();
   Progress progress() const;
   void report(const Progress& progress) const {
@@ -70,8 +71,10 @@ struct Trainer::Impl {
   std::vector<std::string> warnings;
   std::optional<double> loss;  // of the last batch that was read
   std::optional<Rates> rates;  // of the last step
-  // Steps whose loss the device still has: their lines of the log are written when it is read.
+  // Steps without a line in the log yet: their losses, as far as they were read, and those that
+  // the device still has.
   std::vector<StepRecord> waiting;
+  std::vector<Measured> losses;
   std::vector<Unread> unread;
   std::int64_t read_interval = 1;
   Pace pace;

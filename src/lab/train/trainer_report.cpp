@@ -63,7 +63,8 @@ Json Trainer::Impl::result(const char* status) {
   }
   if (const auto lowest = batches.best_loss()) json["lowest_possible_loss"] = *lowest;
   json["parameters"] = session.parameters();
-  const rode::Optimizer& engine = session.optimizer().optimizer().engine();
+  session.optimizer().bind();  // a run may end before its first step
+  const rode::Optimizer& engine = session.optimizer().engine();
   json["state_bytes"] = engine.state_bytes();
   json["workspace_bytes"] = engine.workspace_bytes();
   json["peak_memory_bytes"] = session.peak_bytes();

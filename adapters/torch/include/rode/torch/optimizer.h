@@ -41,8 +41,11 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
 
   // One step. `closure`, where given, computes the loss and the gradients first. Parameters
   // without a gradient are left alone. CUDA: on torch's current stream, enqueued and not waited
-  // for; what the device refuses comes from engine().check().
+  // for; what the device refuses comes from check().
   at::Tensor step(LossClosure closure = nullptr) override;
+  // The same with lr, lr_rho and lr_rest of every group times `multiplier` (rode/schedule.h):
+  // options and archives keep the rates as they were set.
+  at::Tensor step(double multiplier, const LossClosure& closure = nullptr);
 
   // A gradient that holds NaN or Inf refuses the step (at first), or skips its parameter. From
   // the next step on; no part of an archive.
@@ -62,10 +65,18 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
 
   // Steps performed; waits for the device.
   std::int64_t steps_done() const;
+  // Throws the error of a step that was refused since the last check, or whose result is not
+  // finite (rode/optimizer.h); waits for the device. On the CPU step() itself has thrown it.
+  void check();
 
-  // The engine as it is now, for check(), diagnostics and routing_table(); valid until the next
-  // call. Its options and tensors are this optimizer's business.
+  // What a step begins with: the engine on the options, tensors and stream as they are now, built
+  // where there is none yet. For its state and routing table before the first step.
+  void bind();
+  // The engine as of the last step, bind() or load(), for diagnostics and routing_table(); valid
+  // until the next of them, and throws before the first. Its options and tensors are this
+  // optimizer's business.
   rode::Optimizer& engine();
+  const rode::Optimizer& engine() const;
 
  protected:
   EngineOptimizer(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
@@ -75,7 +86,6 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   class Binding;
 
   GroupOptions& adopted(std::size_t group);
-  void bind();
   void drop();
 
   std::unique_ptr<Binding> binding_;
@@ -108,5 +118,10 @@ class OptimizerOf final : public EngineOptimizer {
     return static_cast<OptionsType&>(this->param_groups().at(group).options());
   }
 };
+
+// The optimizer of a method that is known only at run time, such as Method::by_name's.
+std::unique_ptr<EngineOptimizer> make_optimizer(const ::torch::nn::Module& module,
+                                                const Method& method, GroupSettings settings = {},
+                                                const std::vector<Override>& overrides = {});
 
 }  // namespace rode::torch

@@ -20,12 +20,7 @@
 
 namespace rode::torch {
 
-// Which rule steps the parameters of a group.
-enum class GroupRule {
-  automatic,  // optimizers that leave the rest to AdamW: by `route`; the others: `matrix`
-  matrix,     // the optimizer's own, with lr and weight_decay
-  rest,       // the rest's, with lr_rest and weight_decay_rest
-};
+using rode::GroupRule;
 
 // What a group has beside the optimizer's own options.
 struct GroupSettings {
@@ -42,12 +37,10 @@ class GroupOptions : public GroupSettings {
  public:
   virtual ~GroupOptions() = default;
 
-  // The options as they act now: rates that follow lr included.
+  // The options as they are set: how other rates follow lr is `coupling`.
   virtual Method method() const = 0;
-  // As an archive holds them: without what lr has done to other rates.
-  virtual Settings stored() const = 0;
-  virtual bool leaves_rest_to_adamw() const = 0;
-  // Fills what is unset, throws where a value is out of range.
+  RateCoupling coupling() const;
+  // Takes the present lr for the first one, throws where a value is out of range.
   virtual void adopt() = 0;
   // Takes all values of options of the same type.
   virtual void assign(const GroupOptions& other) = 0;
@@ -82,14 +75,9 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
   void serialize(::torch::serialize::OutputArchive& archive) const override;
 
   Method method() const override;
-  Settings stored() const override;
-  bool leaves_rest_to_adamw() const override;
   void adopt() override;
   void assign(const GroupOptions& other) override;
   bool send(rode::Optimizer& engine, std::size_t group) const override;
-
- private:
-  EngineOptions effective() const;
 };
 
 // RODEOptions, MuonOptions, ...: the class's name and "Options".
