@@ -22,7 +22,7 @@ template <class Rule, std::size_t... I>
                                                 std::index_sequence<I...>) {
   const typename Rule::Coefficients k = c;
   float* const arrays[] = {moments[I]...};
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     float own[] = {arrays[I][i]...};
     out[i] = Rule::element(k, w[i], g[i], own);

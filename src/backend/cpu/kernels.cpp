@@ -11,31 +11,59 @@
 namespace rode::cpu {
 namespace {
 
-constexpr std::int64_t kLanes = 8;
-using FloatLanes __attribute__((vector_size(kLanes * sizeof(float)))) = float;
-using DoubleLanes __attribute__((vector_size(kLanes * sizeof(double)))) = double;
+// Partial sums side by side: as many as the registers of every instruction set hold well. Arrays
+// and plain loops, from which a compiler makes vectors of the width that it has; vector types
+// of one width are taken apart, element by element, where the registers are narrower.
+constexpr int kLanes = 16;
 
-// Macros rather than functions: each version above must compile its own copy, and vector
-// types in a signature would change its ABI from version to version.
-#define RODE_LOAD(name, pointer)                                    \
-  FloatLanes name##_narrow;                                         \
-  __builtin_memcpy(&name##_narrow, pointer, sizeof(name##_narrow)); \
-  const DoubleLanes name = __builtin_convertvector(name##_narrow, DoubleLanes)
-
-#define RODE_SUM(lanes)                                      \
-  ((((lanes)[0] + (lanes)[4]) + ((lanes)[1] + (lanes)[5])) + \
-   (((lanes)[2] + (lanes)[6]) + ((lanes)[3] + (lanes)[7])))
-
-}  // namespace
-
-RODE_VERSIONS
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
-  DoubleLanes ww{}, bw{}, gw{}, bb{}, bg{}, gg{};
+// The sum of term(i) for i < n. Inlined into every version of its caller.
+template <class F>
+[[gnu::always_inline]] inline double sum_of(std::int64_t n, F&& term) {
+  double lanes[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    RODE_LOAD(x, w + i);
-    RODE_LOAD(y, b + i);
-    RODE_LOAD(z, g + i);
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  for (; i < n; ++i) sum += term(i);
+  return sum;
+}
+
+double exact(float x) { return static_cast<double>(x); }
+
+// Six sums from three loads need every register: vectors, of the width that the caller's
+// instruction set has.
+struct TwoWide {
+  using Floats __attribute__((vector_size(8))) = float;
+  using Doubles __attribute__((vector_size(16))) = double;
+};
+struct FourWide {
+  using Floats __attribute__((vector_size(16))) = float;
+  using Doubles __attribute__((vector_size(32))) = double;
+};
+struct EightWide {
+  using Floats __attribute__((vector_size(32))) = float;
+  using Doubles __attribute__((vector_size(64))) = double;
+};
+
+template <class Width>
+[[gnu::always_inline]] inline void products_of(const float* w, const float* b, const float* g,
+                                               std::int64_t n, double* out) {
+  using Floats = typename Width::Floats;
+  using Doubles = typename Width::Doubles;
+  constexpr int kWidth = sizeof(Floats) / sizeof(float);
+  Doubles ww{}, bw{}, gw{}, bb{}, bg{}, gg{};
+  std::int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) {
+    Floats narrow[3];
+    __builtin_memcpy(&narrow[0], w + i, sizeof(Floats));
+    __builtin_memcpy(&narrow[1], b + i, sizeof(Floats));
+    __builtin_memcpy(&narrow[2], g + i, sizeof(Floats));
+    const Doubles x = __builtin_convertvector(narrow[0], Doubles);
+    const Doubles y = __builtin_convertvector(narrow[1], Doubles);
+    const Doubles z = __builtin_convertvector(narrow[2], Doubles);
     ww += x * x;
     bw += y * x;
     gw += z * x;
@@ -43,82 +71,83 @@ void add_products(const float* w, const float* b, const float* g, std::int64_t n
     bg += y * z;
     gg += z * z;
   }
-  double tail[6] = {};
   for (; i < n; ++i) {
-    const double x = static_cast<double>(w[i]), y = static_cast<double>(b[i]),
-                 z = static_cast<double>(g[i]);
-    tail[0] += x * x;
-    tail[1] += y * x;
-    tail[2] += z * x;
-    tail[3] += y * y;
-    tail[4] += y * z;
-    tail[5] += z * z;
+    const double x = exact(w[i]), y = exact(b[i]), z = exact(g[i]);
+    ww[0] += x * x;
+    bw[0] += y * x;
+    gw[0] += z * x;
+    bb[0] += y * y;
+    bg[0] += y * z;
+    gg[0] += z * z;
   }
-  out[0] += RODE_SUM(ww) + tail[0];
-  out[1] += RODE_SUM(bw) + tail[1];
-  out[2] += RODE_SUM(gw) + tail[2];
-  out[3] += RODE_SUM(bb) + tail[3];
-  out[4] += RODE_SUM(bg) + tail[4];
-  out[5] += RODE_SUM(gg) + tail[5];
+  for (int lane = 0; lane < kWidth; ++lane) {
+    out[0] += ww[lane];
+    out[1] += bw[lane];
+    out[2] += gw[lane];
+    out[3] += bb[lane];
+    out[4] += bg[lane];
+    out[5] += gg[lane];
+  }
 }
+
+}  // namespace
+
+#if defined(__x86_64__) && !defined(RODE_SANITIZED)
+namespace {
+
+__attribute__((target("avx512f"))) void products_avx512(const float* w, const float* b,
+                                                        const float* g, std::int64_t n,
+                                                        double* out) {
+  products_of<EightWide>(w, b, g, n, out);
+}
+
+__attribute__((target("avx2"))) void products_avx2(const float* w, const float* b, const float* g,
+                                                   std::int64_t n, double* out) {
+  products_of<FourWide>(w, b, g, n, out);
+}
+
+void products_baseline(const float* w, const float* b, const float* g, std::int64_t n,
+                       double* out) {
+  products_of<TwoWide>(w, b, g, n, out);
+}
+
+}  // namespace
+
+void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
+  static const auto chosen = __builtin_cpu_supports("avx512f") != 0 ? products_avx512
+                             : __builtin_cpu_supports("avx2") != 0  ? products_avx2
+                                                                    : products_baseline;
+  chosen(w, b, g, n, out);
+}
+#else
+void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
+  products_of<FourWide>(w, b, g, n, out);
+}
+#endif
 
 RODE_VERSIONS
 double dot(const float* x, const float* y, std::int64_t n) {
-  DoubleLanes even{}, odd{};
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    RODE_LOAD(a, x + i);
-    RODE_LOAD(b, y + i);
-    RODE_LOAD(c, x + i + kLanes);
-    RODE_LOAD(d, y + i + kLanes);
-    even += a * b;
-    odd += c * d;
-  }
-  double tail = 0;
-  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(y[i]);
-  even += odd;
-  return RODE_SUM(even) + tail;
+  return sum_of(n, [&](std::int64_t i) { return exact(x[i]) * exact(y[i]); });
 }
 
 RODE_VERSIONS
 double sum_of_squares(const float* x, std::int64_t n) {
-  DoubleLanes even{}, odd{};
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    RODE_LOAD(a, x + i);
-    RODE_LOAD(b, x + i + kLanes);
-    even += a * a;
-    odd += b * b;
-  }
-  double tail = 0;
-  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  even += odd;
-  return RODE_SUM(even) + tail;
+  return sum_of(n, [&](std::int64_t i) { return exact(x[i]) * exact(x[i]); });
 }
 
 RODE_VERSIONS
 double squared_distance(const float* x, const float* y, std::int64_t n) {
-  DoubleLanes sum{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    RODE_LOAD(a, x + i);
-    RODE_LOAD(b, y + i);
-    const DoubleLanes d = a - b;
-    sum += d * d;
-  }
-  double tail = 0;
-  for (; i < n; ++i) {
-    const double d = static_cast<double>(x[i]) - static_cast<double>(y[i]);
-    tail += d * d;
-  }
-  return RODE_SUM(sum) + tail;
+  return sum_of(n, [&](std::int64_t i) {
+    const double d = exact(x[i]) - exact(y[i]);
+    return d * d;
+  });
 }
 
 RODE_VERSIONS
 double rode_form(const FormCoefficients& c, const float* b, const float* g, const float* w,
                  float* b_out, float* x, std::int64_t n) {
   const FormCoefficients k = c;
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     const double gradient = static_cast<double>(g[i]), weight = static_cast<double>(w[i]);
     const double next =
@@ -127,71 +156,55 @@ double rode_form(const FormCoefficients& c, const float* b, const float* g, cons
         rules::rode_start(next, gradient, weight, k.start_b, k.start_g, k.start_w));
     b_out[i] = static_cast<float>(next);
   }
-  DoubleLanes sum{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    RODE_LOAD(a, x + i);
-    sum += a * a;
-  }
-  double tail = 0;
-  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return RODE_SUM(sum) + tail;
+  return sum_of(n, [&](std::int64_t i) { return exact(x[i]) * exact(x[i]); });
 }
 
 RODE_VERSIONS
 double muon_form(const MuonCoefficients& c, const float* b, const float* g, const float* p,
                  float* b_out, float* x, std::int64_t n) {
   const MuonCoefficients k = c;
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
     const float next = rules::muon_buffer(b[i], g[i], p[i], k.buffer_b, k.buffer_g, k.buffer_p);
     x[i] = rules::muon_start(next, g[i], k.start_b, k.start_g);
     b_out[i] = next;
   }
-  DoubleLanes sum{};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    RODE_LOAD(a, x + i);
-    sum += a * a;
-  }
-  double tail = 0;
-  for (; i < n; ++i) tail += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return RODE_SUM(sum) + tail;
+  return sum_of(n, [&](std::int64_t i) { return exact(x[i]) * exact(x[i]); });
 }
 
 RODE_VERSIONS
 void project(float* x, const float* w, float t, float factor, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) x[i] = rules::ns_project(x[i], w[i], t, factor);
 }
 
 RODE_VERSIONS
 void scale(float* x, float factor, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
 RODE_VERSIONS
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) out[i] = a * x[i] + b * y[i];
 }
 
 RODE_VERSIONS
 void widen(const std::uint16_t* half, float* out, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) out[i] = rules::bf16_to_float(half[i]);
 }
 
 RODE_VERSIONS
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) out[i] = rules::join_halves(high[i], low[i]);
 }
 
 RODE_VERSIONS
 void narrow_nearest(const float* x, std::uint16_t* half, std::int64_t n) {
-#pragma omp simd
+  RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) half[i] = rules::bf16_nearest(x[i]);
 }
 

@@ -12,8 +12,9 @@ namespace rode::cpu {
 
 // A chunk is one task and one partial sum: cut by size alone, whatever the threads.
 inline constexpr std::int64_t kChunk = 65536;
-// A tile is what a kernel sees at a time: five arrays of 4 KiB fit L1.
-inline constexpr std::int64_t kTile = 1024;
+// A tile is what a loop sees at a time. Five arrays of 1 KiB are still in L1 when the sums over
+// them follow (measured with AdamW on 10 M elements: 1024 elements cost a fifth more).
+inline constexpr std::int64_t kTile = 256;
 
 inline std::int64_t chunk_count(std::int64_t elements) { return (elements + kChunk - 1) / kChunk; }
 

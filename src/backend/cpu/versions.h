@@ -9,3 +9,11 @@
 #else
 #define RODE_VERSIONS
 #endif
+
+// Before a loop whose iterations do not depend on each other. Not `omp simd`: it keeps an
+// iteration's local arrays in memory, and then the loop is not vectorised.
+#if defined(__clang__)
+#define RODE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define RODE_INDEPENDENT _Pragma("GCC ivdep")
+#endif
