@@ -128,7 +128,7 @@ void warm_up(const NewtonSchulz& ns, std::size_t batch, cudaStream_t stream, dou
 }
 
 void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject reproject,
-                NsForm form, double warm_seconds) {
+                NsForm form, double warm_seconds, CudaProducts products) {
   std::vector<NsMatrix> matrices = model(name);
   for (NsMatrix& m : matrices) {
     m.dtype = dtype;
@@ -136,7 +136,7 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
     m.reproject = reproject;
     m.form = form;
   }
-  const NewtonSchulz ns(matrices, std::size_t{512} << 20, true);
+  const NewtonSchulz ns(matrices, std::size_t{512} << 20, true, products);
   all_ones(ns, matrices.size());
   // Random bits of small numbers everywhere: zeros would run too fast. One start serves all.
   const auto fill = [&](std::size_t batch) {
@@ -223,17 +223,21 @@ int main(int argc, char** argv) {
   try {
     int result = 0;
     double warm = 0;
+    CudaProducts products = CudaProducts::automatic;
     for (int i = 1; i < argc; ++i) {
       const std::string what = argv[i];
-      if (what == "check" || what == "check-held") result |= check(kHeld);
-      if (what == "check" || what == "check-behind") result |= check(kBehind);
-      if (what == "check-small") result |= check(kSmall);
-      if (what == "check-small-behind") result |= check(kSmallBehind);
+      if (what == "tensor-cores") products = CudaProducts::tensor_cores;
+      if (what == "plain") products = CudaProducts::plain;
+      if (what == "tensor-cores" || what == "plain") continue;
+      if (what == "check" || what == "check-held") result |= check(kHeld, products);
+      if (what == "check" || what == "check-behind") result |= check(kBehind, products);
+      if (what == "check-small") result |= check(kSmall, products);
+      if (what == "check-small-behind") result |= check(kSmallBehind, products);
       if (what.starts_with("check")) continue;
       if (std::sscanf(what.c_str(), "warm=%lf", &warm) == 1) continue;
-      time_model(what, NsDType::bf16, true, Reproject::guarded, NsForm::automatic, warm);
-      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::standard, warm);
-      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::automatic, warm);
+      time_model(what, NsDType::bf16, true, Reproject::guarded, NsForm::automatic, warm, products);
+      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::standard, warm, products);
+      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::automatic, warm, products);
     }
     return result;
   } catch (const std::exception& error) {

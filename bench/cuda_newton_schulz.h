@@ -28,6 +28,6 @@ void all_ones(const cuda::NewtonSchulz& ns, std::size_t count);
 
 // Prints what disagrees with fp32, or is not repeatable, and a few of the others; 0: nothing did.
 using Shapes = std::vector<std::pair<std::int64_t, std::int64_t>>;
-int check(const Shapes& shapes);
+int check(const Shapes& shapes, CudaProducts products);
 
 }  // namespace rode::bench

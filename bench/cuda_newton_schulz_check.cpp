@@ -115,8 +115,8 @@ struct Outcome {
 };
 
 Outcome solve(std::vector<NsMatrix> matrices, const std::vector<std::vector<float>>& starts,
-              const std::vector<std::vector<float>>& directions) {
-  const NewtonSchulz ns(matrices, std::size_t{512} << 20, true);
+              const std::vector<std::vector<float>>& directions, CudaProducts products) {
+  const NewtonSchulz ns(matrices, std::size_t{512} << 20, true, products);
   all_ones(ns, matrices.size());
   Outcome out;
   out.iterates.resize(matrices.size());
@@ -173,7 +173,7 @@ Errors errors_of(const NsMatrix& m, const std::vector<float>& exact,
 
 }  // namespace
 
-int check(const Shapes& shapes) {
+int check(const Shapes& shapes, CudaProducts products) {
   std::vector<std::vector<float>> starts, directions;
   for (const auto& [rows, cols] : shapes) {
     starts.push_back(unit_matrix(rows, cols));
@@ -205,11 +205,11 @@ int check(const Shapes& shapes) {
                           .reproject = c.reproject,
                           .sphere = c.sphere});
     }
-    const Outcome exact = solve(matrices, starts, directions);
+    const Outcome exact = solve(matrices, starts, directions, products);
     for (const NsDType dtype : {NsDType::bf16, NsDType::fp16}) {
       for (NsMatrix& m : matrices) m.dtype = dtype;
-      const Outcome half = solve(matrices, starts, directions);
-      const Outcome again = solve(matrices, starts, directions);
+      const Outcome half = solve(matrices, starts, directions, products);
+      const Outcome again = solve(matrices, starts, directions, products);
       for (std::size_t i = 0; i < matrices.size(); ++i) {
         const Errors errors = errors_of(matrices[i], exact.iterates[i], half.iterates[i]);
         double size = 0, xx = 0, t = 0;

@@ -16,6 +16,7 @@
 
 #include "rode/diagnostics.h"
 #include "rode/method.h"
+#include "rode/optim/common.h"
 #include "rode/parameter.h"
 #include "rode/routing.h"
 #include "rode/safetensors.h"
@@ -49,6 +50,8 @@ struct EngineOptions {
   // Same-shape matrices as one batch with symmetric products; false: the plain loop,
   // one matrix after the other with full products. They agree to rounding.
   bool batched = true;
+  // For tests and benchmarks: results agree to rounding, whichever kernels multiply.
+  CudaProducts cuda_products = CudaProducts::automatic;
   // Called once for each thing a user should know: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
   // Asked at construction for the memory of every state tensor; null: the engine allocates it.

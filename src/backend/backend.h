@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "backend/jobs.h"
+#include "rode/optim/common.h"
 
 namespace rode {
 
@@ -110,6 +111,7 @@ struct BackendOptions {
   int threads = 0;
   bool batched = true;
   void* stream = nullptr;  // a cudaStream_t
+  CudaProducts cuda_products = CudaProducts::automatic;
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);

@@ -67,7 +67,7 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     throw Error(ErrorKind::invalid_argument, "engine",
                 fmt::format("threads = {}; expected 0 (all cores) or more", engine.threads));
   }
-  const BackendOptions wanted{engine.threads, engine.batched, engine.stream};
+  const BackendOptions wanted{engine.threads, engine.batched, engine.stream, engine.cuda_products};
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
   std::vector<Parameter> all;
   for (ParameterGroup& group : given) {

@@ -26,7 +26,8 @@ const std::vector<Extents> kShapes = {{1, 1},    {1, 7},    {7, 1},     {3, 5}, 
 constexpr std::size_t kSteps = 3;
 
 // One problem per shape, all in one optimizer; returns the weights afterwards.
-std::vector<Values> run_together(const Method& method, const std::vector<Problem>& problems) {
+std::vector<Values> run_together(const Method& method, const std::vector<Problem>& problems,
+                                 CudaProducts products) {
   std::vector<Values> weights;
   for (const Problem& problem : problems) weights.push_back(problem.weight);
   std::vector<Parameter> parameters;
@@ -36,7 +37,7 @@ std::vector<Values> run_together(const Method& method, const std::vector<Problem
                           .grad = {}});
   }
   test::Optimizer optimizer(parameters, test::in_fp32(method),
-                            {.route = Route::matrix, .overrides = {}});
+                            {.route = Route::matrix, .overrides = {}}, {.cuda_products = products});
   for (std::size_t k = 0; k < kSteps; ++k) {
     for (std::size_t i = 0; i < problems.size(); ++i) {
       optimizer.bind_grad(
@@ -48,9 +49,10 @@ std::vector<Values> run_together(const Method& method, const std::vector<Problem
 }
 
 void expect_each_is_its_references(const Method& method, const std::vector<Problem>& problems,
-                                   const Method& full, double tol) {
+                                   const Method& full, double tol,
+                                   CudaProducts products = CudaProducts::automatic) {
   Judge judge;
-  const std::vector<Values> weights = run_together(method, problems);
+  const std::vector<Values> weights = run_together(method, problems, products);
   for (std::size_t i = 0; i < problems.size(); ++i) {
     EXPECT_TRUE(judge.agrees(
         std::string(method.name()) + " " + testing::to_string(problems[i].shape),
@@ -81,9 +83,13 @@ TEST_P(MixedShapes, StepTogetherInHalfPrecisionNearEachReference) {
     problems.push_back({.shape = shape, .weight = gaussian.values(count, 0.05), .gradients = {}});
     problems.back().gradients.assign(kSteps, gaussian.values(count, 0.01));
   }
-  for (const char* dtype : {"bf16", "fp16"}) {
-    expect_each_is_its_references(method.with({{"ns_dtype", dtype}}), problems, method,
-                                  testing::kHalfProducts);
+  // Chips without the Hopper kernels take the other two.
+  for (const CudaProducts products :
+       {CudaProducts::automatic, CudaProducts::tensor_cores, CudaProducts::plain}) {
+    for (const char* dtype : {"bf16", "fp16"}) {
+      expect_each_is_its_references(method.with({{"ns_dtype", dtype}}), problems, method,
+                                    testing::kHalfProducts, products);
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "bench/common.h"
 #include "bench/peers.h"
 #include "commands.h"
+#include "products_option.h"
 #include "rode/version.h"
 #include "validators.h"
 
@@ -78,6 +79,7 @@ Result measure(const BenchArguments& arguments, const Model& model, const Method
   EngineOptions engine;
   engine.threads = threads;
   engine.batched = !arguments.loop;
+  engine.cuda_products = cuda_products_of(arguments.products);
   Optimizer optimizer(tensors.parameters, method, routing, engine);
   std::optional<Products> products;
   auto sizes = iterated_matrices(method, tensors.parameters, routed);
@@ -243,6 +245,7 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--peers-only", a->peers_only, "Comma list of the script's peers to run")
       ->needs("--peers");
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  add_products_option(*command, a->products);
   command->add_flag("--json", a->json, "Print JSON");
   command->callback([a, shapes, optimizer, peers] {
     for (const CLI::Option* option : {shapes, optimizer}) {

@@ -24,6 +24,7 @@ struct BenchArguments {
   int repeat = 0;   // 0: 3 on the CPU, 50 on CUDA
   int warmup = -1;  // negative: 1 on the CPU, 10 on CUDA
   bool loop = false;
+  std::string products = "auto";  // CUDA: which kernels multiply
   bool table = false;
   bool json = false;
   bool with_peers = false;

@@ -16,6 +16,7 @@
 #include "backend/backend.h"
 #include "backend/cuda_check.h"
 #include "bench/cublas.h"
+#include "products_option.h"
 #include "rode/error.h"
 #include "rode/optimizer.h"
 
@@ -130,6 +131,7 @@ Set make_set(Backend& backend, const Noise& noise, const BenchArguments& argumen
   engine.device = Device::cuda;
   engine.stream = stream.get();
   engine.batched = !arguments.loop;
+  engine.cuda_products = cuda_products_of(arguments.products);
   set.optimizer =
       std::make_unique<Optimizer>(std::move(parameters), method, Routing{model.route, {}}, engine);
   return set;

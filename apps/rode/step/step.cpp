@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "products_option.h"
 #include "step/finite.h"
 #include "step/run.h"
 #include "validators.h"
@@ -35,6 +36,7 @@ struct StepArguments {
   std::string on_non_finite = "refuse";
   std::string on_missing = "refuse";
   bool loop = false;
+  std::string products = "auto";
   bool show_routing = false;
   bool json = false;
 };
@@ -90,6 +92,7 @@ StepPlan make_plan(const StepArguments& arguments) {
   plan.engine.on_non_finite = policy(arguments.on_non_finite);
   plan.engine.on_missing = policy(arguments.on_missing);
   plan.engine.batched = !arguments.loop;
+  plan.engine.cuda_products = cuda_products_of(arguments.products);
   plan.engine.notify = [](std::string_view text) {
     fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
   };
@@ -198,6 +201,7 @@ void add_step_command(CLI::App& app) {
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  add_products_option(*command, a->products);
   command->add_flag("--show-routing", a->show_routing, "Print how each parameter is stepped");
   command->add_flag("--json", a->json, "Print norms of the last step as JSON");
   command->callback([a] { run(*a); });

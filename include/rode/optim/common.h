@@ -40,4 +40,11 @@ struct StorageOptions {
 
 using Betas = std::array<double, 2>;
 
+// Which kernels multiply in half precision on CUDA.
+enum class CudaProducts {
+  automatic,     // the fastest that the chip has
+  tensor_cores,  // those of every chip from compute capability 8.0 on, on Hopper too
+  plain,         // without tensor cores: any chip
+};
+
 }  // namespace rode

@@ -16,6 +16,17 @@ namespace {
 
 static_assert(sizeof(NsSums) == sizeof(PartialSums));
 
+enum class Kernels { plain, tensor_cores, hopper };
+
+// The fastest kernels of a chip, by its compute capability alone. Those of 9.0a run on 9.0 alone.
+Kernels kernels_of(int major, CudaProducts products) {
+  if (products == CudaProducts::plain || major < 8) return Kernels::plain;
+  if (products == CudaProducts::automatic && major == 9 && hopper_kernels_built()) {
+    return Kernels::hopper;
+  }
+  return Kernels::tensor_cores;
+}
+
 struct DeviceList {
   DeviceBuffer items, lists;
   int clusters = 0, count = 0, longest = 0;
@@ -26,7 +37,7 @@ struct DeviceBatch {
   DeviceBuffer maps;      // CUtensorMap [bucket][role], on Hopper
   DeviceBuffer operands;  // PlainOperand [bucket][role]
   DeviceBuffer members;
-  bool hopper = false;
+  Kernels kernels = Kernels::plain;
   ProductKind guarded = ProductKind::measured;  // how guarded reprojections are made: by a pass
   std::vector<Launch> launches;
 };
@@ -76,23 +87,24 @@ struct NewtonSchulz::Impl {
   int matrices = 0;
   DeviceBuffer workspace, start_scale, sums, partials, tiles, blends, words, written;
 
-  void build_tables(const Batch& batch, bool hopper_device);
+  void build_tables(const Batch& batch, Kernels best);
   void build_slots(const Batch& batch);
   ProductArgs arguments(const Batch& batch, const DeviceBatch& device, const Launch& launch) const;
   void enqueue(const Batch& batch, const DeviceBatch& device, ProductKind kind,
                const ProductArgs& args, cudaStream_t stream) const;
 };
 
-void NewtonSchulz::Impl::build_tables(const Batch& batch, bool hopper_device) {
+void NewtonSchulz::Impl::build_tables(const Batch& batch, Kernels best) {
   DeviceBatch device;
-  device.hopper = hopper_device && batch.program.dtype != NsDType::fp32;
-  if (device.hopper && batch.hold) {
+  device.kernels = batch.program.dtype == NsDType::fp32 ? Kernels::plain : best;
+  const bool hopper = device.kernels == Kernels::hopper;
+  if (hopper && batch.hold) {
     device.guarded = ProductKind::held;
-  } else if (device.hopper && batch.counted) {
+  } else if (hopper && batch.counted) {
     device.guarded = ProductKind::behind;
   }
   device.launches = batch.launches;
-  if (!device.hopper) {
+  if (!hopper) {
     device.launches.clear();
     for (int i = 0; i < static_cast<int>(batch.products.size()); ++i) {
       device.launches.push_back({i, 1, batch.products[static_cast<std::size_t>(i)].list});
@@ -117,7 +129,7 @@ void NewtonSchulz::Impl::build_tables(const Batch& batch, bool hopper_device) {
       std::byte* at = workspace.as<std::byte>() + memory.offset;
       operands.push_back({at, memory.stride, memory.matrix_stride, static_cast<int>(memory.rows),
                           static_cast<int>(memory.cols)});
-      if (!device.hopper) continue;
+      if (!hopper) continue;
       maps.push_back(memory.used ? make_tensor_map(at, memory, bucket.count, batch.program.dtype)
                                  : CUtensorMap{});
     }
@@ -145,20 +157,21 @@ void NewtonSchulz::Impl::build_slots(const Batch& batch) {
 }
 
 NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t workspace_limit,
-                           bool symmetric)
+                           bool symmetric, CudaProducts products)
     : impl_(std::make_unique<Impl>()) {
   Impl& self = *impl_;
   int device = 0, major = 0, processors = 0;
   RODE_CUDA_CHECK(cudaGetDevice(&device));
   RODE_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   RODE_CUDA_CHECK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  // Kernels of 9.0a run on 9.0 alone; other chips take the plain path.
-  const bool hopper = major == 9 && hopper_kernels_built();
+  const Kernels best = kernels_of(major, products);
 
   int clusters = processors / kClusterSize;
-  if (hopper) {
+  if (best == Kernels::hopper) {
     RODE_CUDA_CHECK(prepare_hopper_fp16(&clusters));
     RODE_CUDA_CHECK(prepare_hopper_bf16(&clusters));
+  } else if (best == Kernels::tensor_cores) {
+    RODE_CUDA_CHECK(prepare_tensor_cores());
   }
   self.plan = plan_batches(given, {workspace_limit, std::max(1, clusters), symmetric});
   self.matrices = static_cast<int>(given.size());
@@ -186,7 +199,7 @@ NewtonSchulz::NewtonSchulz(const std::vector<NsMatrix>& given, std::size_t works
   self.written = DeviceBuffer(most_products * given.size() * sizeof(int));
   self.slots.resize(given.size());
   for (const Batch& batch : self.plan) {
-    self.build_tables(batch, hopper);
+    self.build_tables(batch, best);
     self.build_slots(batch);
   }
   // Tables were uploaded on the default stream; the caller's need not wait for it.
@@ -239,8 +252,10 @@ ProductArgs NewtonSchulz::Impl::arguments(const Batch& batch, const DeviceBatch&
 void NewtonSchulz::Impl::enqueue(const Batch& batch, const DeviceBatch& device, ProductKind kind,
                                  const ProductArgs& args, cudaStream_t stream) const {
   const NsDType dtype = batch.program.dtype;
-  if (!device.hopper) {
+  if (device.kernels == Kernels::plain) {
     RODE_CUDA_CHECK(launch_plain(args, dtype, kind == ProductKind::symmetric, stream));
+  } else if (device.kernels == Kernels::tensor_cores) {
+    RODE_CUDA_CHECK(launch_tensor_cores(args, dtype, kind == ProductKind::symmetric, stream));
   } else if (dtype == NsDType::fp16) {
     RODE_CUDA_CHECK(launch_hopper_fp16(args, kind, stream));
   } else {

@@ -16,6 +16,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/newton_schulz/plan/plan.h"
+#include "rode/optim/common.h"
 
 namespace rode::cuda {
 
@@ -37,7 +38,8 @@ struct NsSums {
 class NewtonSchulz {
  public:
   // `workspace_limit`: bytes above which another batch is opened (one matrix always fits).
-  NewtonSchulz(const std::vector<NsMatrix>& matrices, std::size_t workspace_limit, bool symmetric);
+  NewtonSchulz(const std::vector<NsMatrix>& matrices, std::size_t workspace_limit, bool symmetric,
+               CudaProducts products = CudaProducts::automatic);
   ~NewtonSchulz();
   NewtonSchulz(NewtonSchulz&&) noexcept;
   NewtonSchulz& operator=(NewtonSchulz&&) noexcept;

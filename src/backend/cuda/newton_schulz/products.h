@@ -79,6 +79,11 @@ cudaError_t prepare_hopper_fp16(int* clusters);
 // Any device and element type (plain.cu).
 cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric,
                          cudaStream_t stream);
+// Half precision, compute capability 8.0 and later (tensor_cores.cu).
+cudaError_t launch_tensor_cores(const ProductArgs& args, NsDType dtype, bool symmetric,
+                                cudaStream_t stream);
+// Once per device, before the first launch.
+cudaError_t prepare_tensor_cores();
 // D <- factor (D - t U), after an applying product that was measured (project.cu).
 cudaError_t launch_projection(const ProductArgs& args, NsDType dtype, cudaStream_t stream);
 

@@ -41,7 +41,9 @@ NormArgs norm_args(const WeightView& weight, const Geometry& geometry, const Dev
 }  // namespace
 
 CudaBackend::CudaBackend(const BackendOptions& options)
-    : batched_(options.batched), stream_(static_cast<cudaStream_t>(options.stream)) {
+    : batched_(options.batched),
+      products_(options.cuda_products),
+      stream_(static_cast<cudaStream_t>(options.stream)) {
   check_device_present();
   RODE_CUDA_CHECK(cudaGetDevice(&device_));
   pageable_access_ = attribute(cudaDevAttrPageableMemoryAccess, device_) != 0;
@@ -140,7 +142,8 @@ void CudaBackend::prepare(JobList& jobs) {
     }
   }
   if (!request.matrices.empty()) {
-    newton_schulz_ = std::make_unique<NewtonSchulz>(request.matrices, kWorkspaceLimit, batched_);
+    newton_schulz_ =
+        std::make_unique<NewtonSchulz>(request.matrices, kWorkspaceLimit, batched_, products_);
   }
   tables_ = std::make_unique<JobTables>(jobs, request, newton_schulz_.get(), stream_);
   if (!jobs.adafactor.empty()) {

@@ -64,6 +64,7 @@ class CudaBackend final : public Backend {
 
   int device_ = 0;
   bool batched_;
+  CudaProducts products_;
   bool pageable_access_ = false;  // kernels can read any host memory
   cudaStream_t stream_;
 
