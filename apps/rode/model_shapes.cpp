@@ -167,13 +167,14 @@ Model matrices(std::string_view text) {
 
 }  // namespace
 
-std::vector<Parameter> Model::parameters() const {
+std::vector<Parameter> Model::parameters(DType dtype) const {
   std::vector<Parameter> list;
   for (const ModelTensor& tensor : tensors) {
     Parameter parameter;
     parameter.name = tensor.name;
     parameter.value.shape = tensor.shape;
     parameter.grad.shape = tensor.shape;
+    parameter.value.dtype = parameter.grad.dtype = dtype;
     list.push_back(std::move(parameter));
   }
   return list;

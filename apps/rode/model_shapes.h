@@ -21,8 +21,8 @@ struct Model {
   Route route = Route::language;  // how the model's kind is routed
   std::vector<ModelTensor> tensors;
 
-  // Parameters without memory, for planning.
-  std::vector<Parameter> parameters() const;
+  // Parameters without memory, for planning; weights and gradients of this type.
+  std::vector<Parameter> parameters(DType dtype = DType::f32) const;
 };
 
 // "qwen2-114m", "gpt2", "resnet50", "qwen2-1.5b", or "MxN[xCOUNT],..." for plain matrices.

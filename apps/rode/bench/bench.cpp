@@ -245,6 +245,9 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--peers-only", a->peers_only, "Comma list of the script's peers to run")
       ->needs("--peers");
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  command->add_option("--dtype", a->dtype, "CUDA: type of weights and gradients")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
   add_products_option(*command, a->products);
   command->add_flag("--json", a->json, "Print JSON");
   command->callback([a, shapes, optimizer, peers] {

@@ -19,6 +19,7 @@ struct BenchArguments {
   std::string shapes;
   std::string optimizer;
   std::string backend = "cpu";
+  std::string dtype = "f32";  // CUDA: of weights and gradients
   std::vector<std::string> settings;
   int threads = 0;
   int repeat = 0;   // 0: 3 on the CPU, 50 on CUDA

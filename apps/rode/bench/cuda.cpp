@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <utility>
@@ -75,27 +77,33 @@ class Marks {
   std::vector<cudaEvent_t> events_;
 };
 
+DType dtype_of(const BenchArguments& arguments) {
+  return arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
 // Normally distributed numbers on the device, from which tensors are filled. Longer than the
 // largest matrix of the named models, so that no matrix repeats itself.
 class Noise {
  public:
-  explicit Noise(Backend& backend) : memory_(backend.allocate(kCount * sizeof(float))) {
+  Noise(Backend& backend, DType dtype)
+      : element_(size_of(dtype)), memory_(backend.allocate(kCount * element_)) {
     const Buffer host(kCount * sizeof(float));
     fill_gaussian(host.floats(), kCount, 0.02f, 1);
-    memory_->upload(host.data(), kCount * sizeof(float));
+    if (dtype == DType::bf16) narrow(host.floats());
+    memory_->upload(host.data(), kCount * element_);
   }
 
   // `seed` chooses where it begins to read.
   void fill(void* tensor, std::size_t count, std::size_t seed, cudaStream_t stream) const {
-    const auto* noise = static_cast<const float*>(memory_->data());
-    auto* to = static_cast<float*>(tensor);
+    const auto* noise = static_cast<const std::byte*>(memory_->data());
+    auto* to = static_cast<std::byte*>(tensor);
     std::size_t at = seed * 2654435761u % kCount;
     while (count > 0) {
       const std::size_t piece = std::min(count, kCount - at);
-      check(
-          cudaMemcpyAsync(to, noise + at, piece * sizeof(float), cudaMemcpyDeviceToDevice, stream),
-          "filling tensors");
-      to += piece;
+      check(cudaMemcpyAsync(to, noise + at * element_, piece * element_, cudaMemcpyDeviceToDevice,
+                            stream),
+            "filling tensors");
+      to += piece * element_;
       count -= piece;
       at = 0;
     }
@@ -103,6 +111,17 @@ class Noise {
 
  private:
   static constexpr std::size_t kCount = (std::size_t{1} << 24) + 4093;
+
+  // Each number's upper half takes the place of the number.
+  static void narrow(float* values) {
+    auto* bytes = reinterpret_cast<std::byte*>(values);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto half = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(values[i]) >> 16);
+      std::memcpy(bytes + i * sizeof(half), &half, sizeof(half));
+    }
+  }
+
+  std::size_t element_;
   std::unique_ptr<rode::Buffer> memory_;
 };
 
@@ -115,10 +134,10 @@ struct Set {
 Set make_set(Backend& backend, const Noise& noise, const BenchArguments& arguments,
              const Model& model, const Method& method, std::size_t seed, const Stream& stream) {
   Set set;
-  std::vector<Parameter> parameters = model.parameters();
+  std::vector<Parameter> parameters = model.parameters(dtype_of(arguments));
   const auto filled = [&](std::int64_t count) {
     const auto size = static_cast<std::size_t>(count);
-    set.memory.push_back(backend.allocate(size * sizeof(float)));
+    set.memory.push_back(backend.allocate(size * size_of(dtype_of(arguments))));
     noise.fill(set.memory.back()->data(), size, ++seed, stream.get());
     return set.memory.back()->data();
   };
@@ -139,8 +158,8 @@ Set make_set(Backend& backend, const Noise& noise, const BenchArguments& argumen
 
 // Enough sets that one is gone from the L2 cache when its turn comes again; a set of
 // gigabytes sweeps the cache by itself.
-int number_of_sets(const Model& model, const Method& method) {
-  const std::vector<Parameter> parameters = model.parameters();
+int number_of_sets(const Model& model, const Method& method, DType dtype) {
+  const std::vector<Parameter> parameters = model.parameters(dtype);
   std::size_t bytes = planned_state_bytes(parameters, method, Routing{model.route, {}});
   for (const Parameter& parameter : parameters) bytes += 2 * parameter.value.bytes();
   constexpr std::size_t kSweep = 512'000'000;  // ten times the L2 cache of the largest chips
@@ -241,9 +260,9 @@ CudaSteps time_cuda_steps(const BenchArguments& arguments, const Model& model,
                           const Method& method) {
   const Stream stream;
   const auto backend = make_cuda_backend({.stream = stream.get()});
-  const Noise noise(*backend);
+  const Noise noise(*backend, dtype_of(arguments));
   CudaSteps result;
-  result.sets = number_of_sets(model, method);
+  result.sets = number_of_sets(model, method, dtype_of(arguments));
   std::vector<Set> sets;
   for (int i = 0; i < result.sets; ++i) {
     const auto seed = static_cast<std::size_t>(i) << 32;

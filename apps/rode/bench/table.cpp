@@ -23,8 +23,9 @@ struct Row {
   const char* shapes;
   const char* optimizer;
   const char* setting;  // empty: the defaults
+  const char* dtype = "f32";
 };
-constexpr std::array<Row, 7> kTable = {{
+constexpr std::array<Row, 9> kTable = {{
     {"qwen2-114m", "rode", ""},
     {"gpt2", "rode", ""},
     {"resnet50", "rode", ""},
@@ -32,18 +33,20 @@ constexpr std::array<Row, 7> kTable = {{
     {"qwen2-1.5b", "rode", "reproject=final"},
     {"qwen2-114m", "muon-rms", ""},
     {"qwen2-1.5b", "muon-rms", ""},
+    {"qwen2-114m", "rode", "", "bf16"},
+    {"qwen2-1.5b", "rode", "", "bf16"},
 }};
 
 // What a step cannot go below: operations at the rate of large products, bytes at that of a
-// copy. With five passes over a managed fp32 number (read W, g, B; write W, B) and seven over
-// one that AdamW steps.
+// copy. A managed number is read as W, g, B and written as W, B, one that AdamW steps as W, g, two
+// moments, and W and the moments; momentum and moments are fp32.
 struct Work {
   double full_flops = 0;       // 4 m n^2 + 2 n^3 an iteration
   double symmetric_flops = 0;  // 3 m n^2 + n^3: one triangle of what is symmetric
   double bytes = 0;            // 0: not counted for this rule
 };
 
-Work work_of(const Model& model, const Method& method) {
+Work work_of(const Model& model, const Method& method, const std::string& dtype) {
   const std::vector<Parameter> parameters = model.parameters();
   const auto routed = route_parameters(parameters, {model.route, {}});
   const Counts counts = count_elements(parameters, routed);
@@ -60,8 +63,9 @@ Work work_of(const Model& model, const Method& method) {
   const double steps = matrices.empty() ? 0 : std::stod(option_value(method, "ns_steps"));
   work.full_flops *= steps;
   work.symmetric_flops *= steps;
-  work.bytes = sizeof(float) * ((adamw ? 7.0 : 5.0) * static_cast<double>(counts.managed) +
-                                7.0 * static_cast<double>(counts.delegated));
+  const double given = 3.0 * (dtype == "bf16" ? 2 : 4);  // W twice, g
+  work.bytes = (given + (adamw ? 16 : 8)) * static_cast<double>(counts.managed) +
+               (given + 16) * static_cast<double>(counts.delegated);
   return work;
 }
 
@@ -104,6 +108,8 @@ Json measure(const BenchArguments& arguments) {
                {"options", options_json(method)},
                {"route", to_string(model.route)},
                {"backend", "cuda"},
+               {"dtype", arguments.dtype},
+               {"products", arguments.products},
                {"batched", !arguments.loop},
                {"repeat", arguments.repeat},
                {"warmup", arguments.warmup},
@@ -120,7 +126,7 @@ Json measure(const BenchArguments& arguments) {
 // Once the ceilings are known, which torch may have had to measure.
 void add_floors(Json& json, const BenchArguments& arguments, const Json& ceilings) {
   const Work work = work_of(model_by_name(arguments.shapes),
-                            make_method(arguments.optimizer, arguments.settings));
+                            make_method(arguments.optimizer, arguments.settings), arguments.dtype);
   json["newton_schulz_flops"] = work.full_flops;
   json["floor_ms"] = floor_ms(work.full_flops, work.bytes, ceilings);
   json["symmetric_floor_ms"] = floor_ms(work.symmetric_flops, work.bytes, ceilings);
@@ -175,6 +181,7 @@ void print_rows(const Json& rows) {
   for (const Json& row : rows) {
     std::string name = row["optimizer"].get<std::string>();
     for (const Json& setting : row["set"]) name += " " + setting.get<std::string>();
+    if (row["dtype"] != "f32") name += ", " + row["dtype"].get<std::string>();
     table.push_back({row["shapes"].get<std::string>(), std::move(name),
                      fmt::format("{:.3f}", row["median_ms"].get<double>()),
                      fmt::format("{:.3f}", row["spread_ms"].get<double>()),
@@ -235,10 +242,11 @@ void run_table(const BenchArguments& arguments) {
     row.shapes = wanted.shapes;
     row.optimizer = wanted.optimizer;
     if (*wanted.setting != '\0') row.settings = {wanted.setting};
+    row.dtype = wanted.dtype;
     results.push_back(measure(row));
     // A table takes minutes: its rows are told as they come.
-    fmt::print(stderr, "rode: note: {} on {}: {:.3f} ms\n", row.optimizer, row.shapes,
-               results.back()["median_ms"].get<double>());
+    fmt::print(stderr, "rode: note: {} on {}, {}: {:.3f} ms\n", row.optimizer, row.shapes,
+               row.dtype, results.back()["median_ms"].get<double>());
     rows.push_back(std::move(row));
   }
   if (arguments.with_peers) {
