@@ -16,6 +16,7 @@
 #include "bench_peers.h"
 #include "rode/error.h"
 #include "rode/version.h"
+#include "rules/cost.h"
 
 namespace rode::cli {
 namespace {
@@ -51,8 +52,8 @@ const Target* target_of(const BenchArguments& arguments) {
 // copy. With five passes over a managed fp32 number (read W, g, B; write W, B) and seven over
 // one that AdamW steps.
 struct Work {
-  double full_flops = 0;       // 4 m n^2 + 2 n^3 an iteration
-  double symmetric_flops = 0;  // 3 m n^2 + n^3: one triangle of what is symmetric
+  double full_flops = 0;
+  double symmetric_flops = 0;  // one triangle of what is symmetric
   double bytes = 0;            // 0: not counted for this rule
 };
 
@@ -67,8 +68,8 @@ Work work_of(const Model& model, const Method& method) {
   for (const MatrixSize& size : matrices) {
     const auto m = static_cast<double>(std::max(size.rows, size.columns));
     const auto n = static_cast<double>(std::min(size.rows, size.columns));
-    work.full_flops += 4 * m * n * n + 2 * n * n * n;
-    work.symmetric_flops += 3 * m * n * n + n * n * n;
+    work.full_flops += rules::full_iteration_flops(m, n);
+    work.symmetric_flops += rules::symmetric_iteration_flops(m, n);
   }
   const double steps = matrices.empty() ? 0 : std::stod(option_value(method, "ns_steps"));
   work.full_flops *= steps;

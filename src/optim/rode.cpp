@@ -139,7 +139,7 @@ class RodeInstance final : public RuleInstance {
       fill_base(job, subject, storage, state, blocks[i].offset);
       job.constants = &matrix_;
       job.geometry = blocks[i].geometry;
-      if (matrix_.radius == Radius::adaptive) job.most_gg = kSquaresLimit;
+      if (matrix_.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
       job.momentum = moments(state, "momentum", blocks[i].offset);
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),

@@ -7,13 +7,14 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "rules/splitmix64.h"
 
 namespace rode {
 namespace {
 
-// FNV-1a: the random stream of a parameter depends on its name, not on its place.
+// FNV-1a: the random sequence of a parameter depends on its name, not on its place.
 std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL ^ (seed * 0x9e3779b97f4a7c15ULL);
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ (seed * rules::kSplitMixStep);
   for (const char c : name) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   }
@@ -95,7 +96,7 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
   job.offset = offset;
   job.weight.dtype = parameter.value.dtype;
   job.weight.rounding = storage.rounding;
-  job.weight.stream = hash_name(parameter.name, storage.seed);
+  job.weight.sequence = hash_name(parameter.name, storage.seed);
   auto* low = static_cast<std::uint16_t*>(state.find("low_bits"));
   job.weight.low_bits = low == nullptr ? nullptr : low + offset;
   if (parameter.value.data != nullptr) {

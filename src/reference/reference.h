@@ -2,7 +2,7 @@
 // The oracle of the tests: every optimizer once more, in double precision, one
 // parameter at a time, written from the paper and the authors' sources and
 // sharing no equation with the engine (it may not include anything of rules/,
-// linalg/, backend/ or optim/).
+// backend/ or optim/).
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct Treatment {
   std::vector<std::int64_t> blocks;  // sizes along fan-out; empty: one block
 };
 
-struct Diagnostics {  // RODE only, one entry a block
+struct Diagnostics {  // RODE only, one entry per block
   double rho = 0, rho_next = 0, s = 0, q = 0, theta = 0, gamma = 1, m_norm = 0;
 };
 

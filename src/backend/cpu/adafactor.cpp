@@ -12,6 +12,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
 #include "backend/cpu/versions.h"
+#include "rules/rounding.h"
 
 namespace rode::cpu {
 namespace {
@@ -170,7 +171,7 @@ struct Squares {
 struct Writer {
   const AdafactorJob* job;
   rules::AdafactorWrite coefficients;
-  std::uint64_t stream;
+  std::uint64_t sequence;
   double ww = 0, dd = 0;
 
   void operator()(std::int64_t at, const float* u, std::int64_t n) {
@@ -178,7 +179,7 @@ struct Writer {
     const float* w = read(job->weight, at, n, w_tile);
     ww += sum_of_squares(w, n);
     combine(fresh, coefficients.keep, w, -coefficients.scale, u, n);
-    dd += write_weights(job->weight, stream, job->offset + at, at, n, w, fresh);
+    dd += write_weights(job->weight, sequence, job->offset + at, at, n, w, fresh);
   }
   Pair sums() const { return {ww, dd}; }
 };
@@ -301,7 +302,7 @@ void update(AdafactorJob& job, Team& team, double* partial, const StepContext& c
   if (count > 0) {
     const double mean_square = pass(true, Squares{}).first / static_cast<double>(count);
     sums = pass(false, Writer{&job, rules::adafactor_write(c, context.multiplier, mean_square),
-                              step_stream(job.weight, context.step)});
+                              rules::step_sequence(job.weight.sequence, context.step)});
   }
   job.sums.ww = sums.first;
   job.sums.dd = sums.second;

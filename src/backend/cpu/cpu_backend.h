@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU backend: a thread pool, one workspace a thread, and the order of the jobs.
+// The CPU backend: a thread pool, one workspace per thread, and the order of the jobs.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,6 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(const BackendOptions& options);
 
-  std::string_view name() const override { return "cpu"; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
   std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) override;
   void store_norm(const Weights& weight, const Geometry& geometry, float* out) override;
@@ -51,7 +50,7 @@ class CpuBackend final : public Backend {
   void set_step(std::int64_t step) override { fetched_.done = step; }
 
  private:
-  void measure(JobList& jobs);
+  void measure();
   void update(const StepContext& context);
   void plan_matrices(JobList& jobs);
   void plan_chunks(JobList& jobs);
@@ -61,31 +60,29 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   bool batched_;
   Fetched fetched_;
-  bool matrix_a_thread_ = false;      // set by prepare
+  bool matrix_per_thread_ = false;    // set by prepare
   std::vector<MatrixTask> matrices_;  // costly ones first
-  std::vector<JobBase*> measured_;    // what ChunkTask::job counts in measure
+  std::vector<AnyJob> measured_;      // what ChunkTask::job counts in measure
   std::vector<ChunkTask> measure_tasks_;
-  std::vector<double> measure_partial_;  // kProducts a task
+  std::vector<rules::MatrixProducts> measure_partial_;  // one per task
   std::vector<ElementJob*> elements_;
   std::vector<ChunkTask> element_tasks_;
-  std::vector<double> element_partial_;  // ww, dd a task
+  std::vector<double> element_partial_;  // ww, dd per task
   std::vector<AdafactorJob*> adafactors_;
 
   std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0;
   std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, then doubles
 };
 
-inline constexpr int kProducts = 6;
-
 // rode.cpp
 NsPlan plan(const RodeJob& job, bool batched);
-void measure_chunk(const RodeJob& job, std::int64_t chunk, double* out);
+void measure_chunk(const RodeJob& job, std::int64_t chunk, rules::MatrixProducts& out);
 void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
 
 // muon.cpp
 NsPlan plan(const MuonJob& job, bool batched);
-void measure_chunk(const MuonJob& job, std::int64_t chunk, double* out);
+void measure_chunk(const MuonJob& job, std::int64_t chunk, rules::MatrixProducts& out);
 void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp32 loops; each is compiled once an instruction set.
+// The fp32 loops; each is compiled once per instruction set.
 #include "backend/cpu/kernels.h"
 
 #include "backend/cpu/versions.h"
@@ -29,37 +29,38 @@ using DoubleLanes __attribute__((vector_size(kLanes * sizeof(double)))) = double
 }  // namespace
 
 RODE_VERSIONS
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
-  DoubleLanes ww{}, bw{}, gw{}, bb{}, bg{}, gg{};
+void add_products(const float* t, const float* b, const float* g, std::int64_t n,
+                  rules::MatrixProducts& out) {
+  DoubleLanes tt{}, bt{}, gt{}, bb{}, bg{}, gg{};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    RODE_LOAD(x, w + i);
+    RODE_LOAD(x, t + i);
     RODE_LOAD(y, b + i);
     RODE_LOAD(z, g + i);
-    ww += x * x;
-    bw += y * x;
-    gw += z * x;
+    tt += x * x;
+    bt += y * x;
+    gt += z * x;
     bb += y * y;
     bg += y * z;
     gg += z * z;
   }
-  double tail[6] = {};
+  rules::MatrixProducts tail;
   for (; i < n; ++i) {
-    const double x = static_cast<double>(w[i]), y = static_cast<double>(b[i]),
+    const double x = static_cast<double>(t[i]), y = static_cast<double>(b[i]),
                  z = static_cast<double>(g[i]);
-    tail[0] += x * x;
-    tail[1] += y * x;
-    tail[2] += z * x;
-    tail[3] += y * y;
-    tail[4] += y * z;
-    tail[5] += z * z;
+    tail.tt += x * x;
+    tail.bt += y * x;
+    tail.gt += z * x;
+    tail.bb += y * y;
+    tail.bg += y * z;
+    tail.gg += z * z;
   }
-  out[0] += RODE_SUM(ww) + tail[0];
-  out[1] += RODE_SUM(bw) + tail[1];
-  out[2] += RODE_SUM(gw) + tail[2];
-  out[3] += RODE_SUM(bb) + tail[3];
-  out[4] += RODE_SUM(bg) + tail[4];
-  out[5] += RODE_SUM(gg) + tail[5];
+  out.tt += RODE_SUM(tt) + tail.tt;
+  out.bt += RODE_SUM(bt) + tail.bt;
+  out.gt += RODE_SUM(gt) + tail.gt;
+  out.bb += RODE_SUM(bb) + tail.bb;
+  out.bg += RODE_SUM(bg) + tail.bg;
+  out.gg += RODE_SUM(gg) + tail.gg;
 }
 
 RODE_VERSIONS

@@ -8,11 +8,13 @@
 #include <cstdint>
 
 #include "rules/element_rules.h"
+#include "rules/matrix_step.h"
 
 namespace rode::cpu {
 
-// out += {ww, bw, gw, bb, bg, gg}
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out);
+// Adds the products of a run; t is the third array.
+void add_products(const float* t, const float* b, const float* g, std::int64_t n,
+                  rules::MatrixProducts& out);
 double dot(const float* x, const float* y, std::int64_t n);
 double sum_of_squares(const float* x, std::int64_t n);
 double squared_distance(const float* x, const float* y, std::int64_t n);

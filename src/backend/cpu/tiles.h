@@ -50,12 +50,9 @@ float* read(const Moments& moments, std::int64_t at, std::int64_t n, float* scra
 void write(const Moments& moments, std::int64_t at, std::int64_t n, const float* values);
 
 // Rounds `fresh` as the weights are stored, writes it, and returns ||stored - w||^2.
-// `random_stream` already holds seed, parameter and step; `index` is the element's
-// position within the parameter.
-double write_weights(const Weights& weight, std::uint64_t random_stream, std::int64_t index,
+// `sequence` is that of the step (rules::step_sequence); `index` is the element's position within
+// the parameter.
+double write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,
                      std::int64_t at, std::int64_t n, const float* w, float* fresh);
-
-// The random stream of one parameter in one step.
-std::uint64_t step_stream(const Weights& weight, std::int64_t step);
 
 }  // namespace rode::cpu
