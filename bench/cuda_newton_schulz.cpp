@@ -5,7 +5,7 @@
 //   bench_cuda_newton_schulz [check[-held | -behind | -small | -small-behind]] [warm=SECONDS]
 //                            [SHAPES...]
 //
-// SHAPES: ROWSxCOLSxCOUNT,... or a model, of which the first chunk is timed. Tiles of check-behind
+// SHAPES: ROWSxCOLSxCOUNT,... or a model, of which the first batch is timed. Tiles of check-behind
 // are reprojected behind the products; the small checks are for compute-sanitizer. warm: products
 // run that long before any is timed, so that the chip's clock is the one its power limit leaves.
 #include "cuda_newton_schulz.h"
@@ -20,8 +20,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/newton_schulz.h"
+#include "backend/cuda/device/check.h"
+#include "backend/cuda/newton_schulz/newton_schulz.h"
 #include "rode/error.h"
 
 namespace {
@@ -118,11 +118,11 @@ double median(std::vector<double> list) {
   return list[list.size() / 2];
 }
 
-void warm_up(const NewtonSchulz& ns, std::size_t chunk, cudaStream_t stream, double seconds) {
+void warm_up(const NewtonSchulz& ns, std::size_t batch, cudaStream_t stream, double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   while (std::chrono::duration<double>(Clock::now() - begin).count() < seconds) {
-    for (int i = 0; i < 8; ++i) ns.run(chunk, stream);
+    for (int i = 0; i < 8; ++i) ns.run(batch, stream);
     RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
   }
 }
@@ -139,9 +139,9 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   const NewtonSchulz ns(matrices, std::size_t{512} << 20, true);
   all_ones(ns, matrices.size());
   // Random bits of small numbers everywhere: zeros would run too fast. One start serves all.
-  const auto fill = [&](std::size_t chunk) {
+  const auto fill = [&](std::size_t batch) {
     std::map<std::pair<std::int64_t, std::int64_t>, std::vector<float>> made;
-    for (const int i : ns.chunks()[chunk]) {
+    for (const int i : ns.batches()[batch]) {
       const NsMatrix& m = matrices[static_cast<std::size_t>(i)];
       auto& values = made[{m.rows, m.cols}];
       if (values.empty()) values = unit_matrix(m.rows, m.cols);
@@ -152,8 +152,8 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   };
   cudaStream_t stream = nullptr;
   RODE_CUDA_CHECK(cudaStreamCreate(&stream));
-  // Chunks share their memory: one is enough, and the numbers in it are its own.
-  const std::vector<int>& members = ns.chunks().front();
+  // Batches share their memory: one is enough, and the numbers in it are its own.
+  const std::vector<int>& members = ns.batches().front();
   fill(0);
   warm_up(ns, 0, stream, warm_seconds);
   constexpr int kRepeats = 6;
@@ -188,7 +188,7 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   // A run starts from what the one before left; NaN would only look fast.
   const NsMatrix& any = matrices[static_cast<std::size_t>(members.front())];
   const NsSlot& slot = ns.slot(members.front());
-  for (const float v : get(slot.kernel, slot, any.rows, any.cols)) {
+  for (const float v : get(slot.iterate, slot, any.rows, any.cols)) {
     if (!std::isfinite(v)) {
       throw Error(ErrorKind::non_finite, "bench", "the iterations of " + name + " diverged");
     }
@@ -203,11 +203,11 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   }
   const double whole = median(wholes);
   std::printf(
-      "%s %s %s: %zu of %zu matrices, the first of %zu chunks: graph %.3f ms; %.0f TFLOP/s "
+      "%s %s %s: %zu of %zu matrices, the first of %zu batches: graph %.3f ms; %.0f TFLOP/s "
       "symmetric, %.0f full; workspace %.0f MB\n",
       name.c_str(), sphere ? (reproject == Reproject::guarded ? "guarded" : "final") : "muon",
-      dtype == NsDType::fp16 ? "fp16" : "bf16", members.size(), matrices.size(), ns.chunks().size(),
-      whole, symmetric / whole / 1e9, full / whole / 1e9,
+      dtype == NsDType::fp16 ? "fp16" : "bf16", members.size(), matrices.size(),
+      ns.batches().size(), whole, symmetric / whole / 1e9, full / whole / 1e9,
       static_cast<double>(ns.workspace_bytes()) / 1e6);
   for (const auto& [what, list] : times) {
     const double time = median(list), flops = full_flops(what, matrices, members);

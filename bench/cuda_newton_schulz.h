@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/newton_schulz.h"
+#include "backend/cuda/newton_schulz/newton_schulz.h"
 
 namespace rode::bench {
 

@@ -7,8 +7,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "backend/cuda/cuda_check.h"
-#include "backend/cuda/device_buffer.h"
+#include "backend/cuda/device/buffer.h"
+#include "backend/cuda/device/check.h"
 #include "cuda_newton_schulz.h"
 #include "rules/rounding.h"
 
@@ -110,7 +110,7 @@ void all_ones(const NewtonSchulz& ns, std::size_t count) {
 namespace {
 
 struct Outcome {
-  std::vector<std::vector<float>> kernels;
+  std::vector<std::vector<float>> iterates;
   std::vector<NsSums> sums;
 };
 
@@ -119,20 +119,21 @@ Outcome solve(std::vector<NsMatrix> matrices, const std::vector<std::vector<floa
   const NewtonSchulz ns(matrices, std::size_t{512} << 20, true);
   all_ones(ns, matrices.size());
   Outcome out;
-  out.kernels.resize(matrices.size());
-  for (std::size_t chunk = 0; chunk < ns.chunks().size(); ++chunk) {
-    for (const int i : ns.chunks()[chunk]) {
+  out.iterates.resize(matrices.size());
+  for (std::size_t batch = 0; batch < ns.batches().size(); ++batch) {
+    for (const int i : ns.batches()[batch]) {
       const auto at = static_cast<std::size_t>(i);
       const NsMatrix& m = matrices[at];
       put(ns.slot(i).start, ns.slot(i), m.rows, m.cols, starts[at].data());
       if (m.sphere)
         put(ns.slot(i).direction, of_direction(ns.slot(i)), m.rows, m.cols, directions[at].data());
     }
-    ns.run(chunk, nullptr);
+    ns.run(batch, nullptr);
     RODE_CUDA_CHECK(cudaDeviceSynchronize());
-    for (const int i : ns.chunks()[chunk]) {
+    for (const int i : ns.batches()[batch]) {
       const NsMatrix& m = matrices[static_cast<std::size_t>(i)];
-      out.kernels[static_cast<std::size_t>(i)] = get(ns.slot(i).kernel, ns.slot(i), m.rows, m.cols);
+      out.iterates[static_cast<std::size_t>(i)] =
+          get(ns.slot(i).iterate, ns.slot(i), m.rows, m.cols);
     }
   }
   out.sums.resize(matrices.size());
@@ -210,15 +211,15 @@ int check(const Shapes& shapes) {
       const Outcome half = solve(matrices, starts, directions);
       const Outcome again = solve(matrices, starts, directions);
       for (std::size_t i = 0; i < matrices.size(); ++i) {
-        const Errors errors = errors_of(matrices[i], exact.kernels[i], half.kernels[i]);
+        const Errors errors = errors_of(matrices[i], exact.iterates[i], half.iterates[i]);
         double size = 0, xx = 0, t = 0;
-        for (std::size_t j = 0; j < exact.kernels[i].size(); ++j) {
-          const double a = exact.kernels[i][j], b = half.kernels[i][j];
+        for (std::size_t j = 0; j < exact.iterates[i].size(); ++j) {
+          const double a = exact.iterates[i][j], b = half.iterates[i][j];
           size += a * a;
           xx += b * b;
           t += b * static_cast<double>(directions[i][j]);
         }
-        const bool same = half.kernels[i] == again.kernels[i];
+        const bool same = half.iterates[i] == again.iterates[i];
         const bool sums = !c.sphere || (std::fabs(half.sums[i].xx / xx - 1) < 1e-4 &&
                                         std::fabs(half.sums[i].t - t) < 2e-2 + 1e-3 * std::fabs(t));
         const double bound = dtype == NsDType::bf16 ? 4e-2 : 1e-2;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work lists of the CUDA backend's products: every tile once, no waiting in circles, work even.
-#include "backend/cuda/ns_lists.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/newton_schulz/plan/lists.h"
 #include "unit/ns_plan_support.h"
 
 namespace rode::cuda {
@@ -17,13 +16,13 @@ namespace {
 
 TEST(NsLists, ProductsCoverEveryTileOnce) {
   const std::vector<NsMatrix> matrices = mixed();
-  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 512 * kMega})) {
+  for (const Batch& batch : plan_batches(matrices, {.workspace_limit = 512 * kMega})) {
     for (const List list : {kGramList, kSquareList, kApplyList}) {
       std::map<int, std::set<std::pair<int, int>>> covered;
-      for (const ProductItem& item : chunk.lists[list].items) {
+      for (const ProductItem& item : batch.lists[list].items) {
         EXPECT_GT(item.depth, 0);
         for (int rank = 0; rank < kClusterSize; ++rank) {
-          const auto [batch, matrix, row] = item.tiles[rank];
+          const auto [in_bucket, matrix, row] = item.tiles[rank];
           const int col = item.col_tile;
           if (row == kNoTile) continue;
           EXPECT_TRUE(covered[matrix].insert({row, col}).second);
@@ -32,7 +31,7 @@ TEST(NsLists, ProductsCoverEveryTileOnce) {
           }
         }
       }
-      for (const int index : chunk.members) {
+      for (const int index : batch.members) {
         const NsMatrix& m = matrices[static_cast<std::size_t>(index)];
         const bool apply = list == kApplyList;
         const int n = tiles(std::min(m.rows, m.cols));
@@ -49,16 +48,17 @@ TEST(NsLists, ProductsCoverEveryTileOnce) {
 // Half of a symmetric product's tiles are computed: a single tile too many for all matrices of
 // a shape, and two matrices in one item only where both CTAs load their own right operand.
 TEST(NsLists, SymmetricProductsComputeNoTileTwice) {
-  for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
+  for (const Batch& batch : plan_batches(mixed(), {.workspace_limit = 512 * kMega})) {
     std::map<int, int> lacking;
-    for (const ProductItem& item : chunk.lists[kSquareList].items) {
-      for (const ProductTile& tile : item.tiles) lacking[item.group] += tile.row == kNoTile ? 1 : 0;
+    for (const ProductItem& item : batch.lists[kSquareList].items) {
+      for (const ProductTile& tile : item.tiles)
+        lacking[item.bucket] += tile.row == kNoTile ? 1 : 0;
       EXPECT_NE(item.tiles[0].row, kNoTile);
-      EXPECT_EQ(item.tiles[0].batch == item.tiles[1].batch,
+      EXPECT_EQ(item.tiles[0].in_bucket == item.tiles[1].in_bucket,
                 item.tiles[0].matrix == item.tiles[1].matrix);
     }
-    for (const auto& [group, count] : lacking) EXPECT_LE(count, 1) << group;
-    for (const ProductItem& item : chunk.lists[kApplyList].items) {
+    for (const auto& [bucket, count] : lacking) EXPECT_LE(count, 1) << bucket;
+    for (const ProductItem& item : batch.lists[kApplyList].items) {
       EXPECT_EQ(item.tiles[0].matrix, item.tiles[1].matrix);
       EXPECT_EQ(item.tiles[0].row + 1, item.tiles[1].row);
     }
@@ -69,13 +69,13 @@ TEST(NsLists, SymmetricProductsComputeNoTileTwice) {
 // the items of its kind, after those of the phase before it, and waits for all tiles of those.
 TEST(NsLists, StretchesAreTheLaunchesInOrder) {
   for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
-    for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+    for (const Batch& batch : plan_batches(mixed(reproject), {.workspace_limit = 512 * kMega})) {
       int at = 0, joined = 0;
-      for (const Stretch& stretch : chunk.stretches) {
+      for (const Stretch& stretch : batch.stretches) {
         EXPECT_EQ(stretch.first, at);
         EXPECT_LE(stretch.count, kMostPhases);
         at += stretch.count;
-        const WorkList& list = chunk.lists[static_cast<std::size_t>(stretch.list)];
+        const WorkList& list = batch.lists[static_cast<std::size_t>(stretch.list)];
         if (stretch.count == 1) continue;
         ++joined;
         std::map<std::pair<int, int>, int> tiles;  // of (phase, matrix)
@@ -85,11 +85,11 @@ TEST(NsLists, StretchesAreTheLaunchesInOrder) {
           }
         }
         for (int p = 0; p < stretch.count; ++p) {
-          const Launch& launch = chunk.launches[static_cast<std::size_t>(stretch.first + p)];
+          const Launch& launch = batch.launches[static_cast<std::size_t>(stretch.first + p)];
           EXPECT_EQ(launch.kind, Launch::Kind::symmetric);
           int items = 0;
           for (const ProductItem& item : list.items) items += item.phase == p ? 1 : 0;
-          EXPECT_EQ(items, static_cast<int>(chunk.lists[launch.list].items.size()));
+          EXPECT_EQ(items, static_cast<int>(batch.lists[launch.list].items.size()));
         }
         for (int c = 0; c < list.clusters(); ++c) {
           const auto own = static_cast<std::size_t>(c);
@@ -104,19 +104,19 @@ TEST(NsLists, StretchesAreTheLaunchesInOrder) {
           }
         }
       }
-      EXPECT_EQ(at, static_cast<int>(chunk.launches.size()));
-      EXPECT_EQ(joined > 0, chunk.program.steps > 0);
+      EXPECT_EQ(at, static_cast<int>(batch.launches.size()));
+      EXPECT_EQ(joined > 0, batch.program.steps > 0);
     }
   }
 }
 
 TEST(NsLists, PartialSumsOfMatricesAreApart) {
-  for (const Chunk& chunk : plan_chunks(mixed(), {.workspace_limit = 512 * kMega})) {
+  for (const Batch& batch : plan_batches(mixed(), {.workspace_limit = 512 * kMega})) {
     std::map<int, TileRange> range;
-    for (std::size_t i = 0; i < chunk.members.size(); ++i) range[chunk.members[i]] = chunk.tiles[i];
+    for (std::size_t i = 0; i < batch.members.size(); ++i) range[batch.members[i]] = batch.tiles[i];
     std::map<int, std::set<int>> used;
     std::set<int> all;
-    for (const ProductItem& item : chunk.lists[kApplyList].items) {
+    for (const ProductItem& item : batch.lists[kApplyList].items) {
       for (int partial = item.partial; partial < item.partial + kClusterSize; ++partial) {
         EXPECT_TRUE(all.insert(partial).second);
         used[item.tiles[0].matrix].insert(partial);
@@ -127,11 +127,11 @@ TEST(NsLists, PartialSumsOfMatricesAreApart) {
       EXPECT_EQ(static_cast<int>(partials.size()), range[index].count);
       EXPECT_EQ(*partials.rbegin(), range[index].first + range[index].count - 1);
     }
-    EXPECT_EQ(static_cast<int>(all.size()), chunk.partials);
+    EXPECT_EQ(static_cast<int>(all.size()), batch.partials);
   }
 }
 
-// Clusters work through a list whose tiles are held (device/held.cuh): an item is measured once
+// Clusters work through a list whose tiles are held (hopper/held.cuh): an item is measured once
 // the tile two before it, of the same warpgroup, was put down, which needs the one before that
 // to have left; tiles leave in order, each when all of its matrix are measured. False: they wait
 // for each other for ever.
@@ -171,17 +171,17 @@ TEST(NsLists, HeldTilesNeverWaitInACircle) {
   }
   for (const int clusters : {1, 3, 16, 60, 66}) {
     for (const auto& matrices : {decoder, mixed()}) {
-      for (const Chunk& chunk :
-           plan_chunks(matrices, {.workspace_limit = 512 * kMega, .clusters = clusters})) {
-        if (chunk.hold) {
-          EXPECT_TRUE(all_leave(chunk.lists[kApplyList])) << clusters;
+      for (const Batch& batch :
+           plan_batches(matrices, {.workspace_limit = 512 * kMega, .clusters = clusters})) {
+        if (batch.hold) {
+          EXPECT_TRUE(all_leave(batch.lists[kApplyList])) << clusters;
         }
       }
     }
   }
-  EXPECT_TRUE(plan_chunks(decoder, {.workspace_limit = 512 * kMega}).front().hold);
+  EXPECT_TRUE(plan_batches(decoder, {.workspace_limit = 512 * kMega}).front().hold);
   // 420 items of one matrix on 66 clusters are more than can be held.
-  const Chunk large = plan_chunks({matrix(8960, 1536)}, {.workspace_limit = 512 * kMega}).front();
+  const Batch large = plan_batches({matrix(8960, 1536)}, {.workspace_limit = 512 * kMega}).front();
   EXPECT_FALSE(large.hold);
   EXPECT_FALSE(all_leave(large.lists[kApplyList]));
 }
@@ -195,8 +195,8 @@ TEST(NsLists, WorkIsDealtEvenly) {
       matrices.push_back(matrix(rows, cols));
     }
   }
-  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 1024 * kMega})) {
-    const WorkList& list = chunk.lists[kGramList];
+  for (const Batch& batch : plan_batches(matrices, {.workspace_limit = 1024 * kMega})) {
+    const WorkList& list = batch.lists[kGramList];
     std::vector<int> work;
     int deepest = 0;
     for (int c = 0; c < list.clusters(); ++c) {
@@ -260,12 +260,12 @@ TEST(NsLists, PhasesOfAStretchTogetherAreDealtEvenly) {
   }
   constexpr int kClusters = 66;
   double taken = 0, even = 0;
-  for (const Chunk& chunk :
-       plan_chunks(decoder, {.workspace_limit = 512 * kMega, .clusters = kClusters})) {
-    for (const Stretch& stretch : chunk.stretches) {
+  for (const Batch& batch :
+       plan_batches(decoder, {.workspace_limit = 512 * kMega, .clusters = kClusters})) {
+    for (const Stretch& stretch : batch.stretches) {
       if (stretch.count == 1) continue;
       const auto [own_taken, own_even] =
-          time_of(chunk.lists[static_cast<std::size_t>(stretch.list)], kClusters);
+          time_of(batch.lists[static_cast<std::size_t>(stretch.list)], kClusters);
       taken += own_taken;
       even += own_even;
     }

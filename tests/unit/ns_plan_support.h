@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/ns_plan.h"
+#include "backend/cuda/newton_schulz/plan/plan.h"
 
 namespace rode::cuda {
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of the CUDA backend's products: chunks, memory, programs.
-#include "backend/cuda/ns_plan.h"
-
+// The plan of the CUDA backend's products: batches, memory, programs.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "backend/cuda/newton_schulz/plan/plan.h"
 #include "reference/matrix.h"
 #include "rules/newton_schulz_rule.h"
 #include "unit/ns_plan_support.h"
@@ -18,14 +17,14 @@
 namespace rode::cuda {
 namespace {
 
-TEST(NsPlan, EveryMatrixIsInOneChunk) {
+TEST(NsPlan, EveryMatrixIsInOneBatch) {
   const std::vector<NsMatrix> matrices = mixed();
   for (const std::size_t limit : {std::size_t{1}, 64 * kMega, 512 * kMega}) {
     std::vector<int> seen;
-    for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = limit})) {
-      seen.insert(seen.end(), chunk.members.begin(), chunk.members.end());
-      if (chunk.members.size() > 1) {
-        EXPECT_LE(chunk.bytes, limit + limit / 4 + 64 * 1024);
+    for (const Batch& batch : plan_batches(matrices, {.workspace_limit = limit})) {
+      seen.insert(seen.end(), batch.members.begin(), batch.members.end());
+      if (batch.members.size() > 1) {
+        EXPECT_LE(batch.bytes, limit + limit / 4 + 64 * 1024);
       }
     }
     std::sort(seen.begin(), seen.end());
@@ -36,17 +35,18 @@ TEST(NsPlan, EveryMatrixIsInOneChunk) {
 
 TEST(NsPlan, MemoryOfRolesIsApart) {
   for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
-    for (const Chunk& chunk : plan_chunks(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+    for (const Batch& batch : plan_batches(mixed(reproject), {.workspace_limit = 512 * kMega})) {
       std::map<std::size_t, std::size_t> spans;
-      const std::size_t element = element_bytes(chunk.program.dtype);
-      for (const Group& group : chunk.groups) {
+      const std::size_t element = element_bytes(batch.program.dtype);
+      for (const Bucket& bucket : batch.buckets) {
         for (int role = 0; role < kRoles; ++role) {
-          const RoleMemory& memory = group.memory[role];
+          const RoleMemory& memory = bucket.memory[role];
           if (!memory.used || role == kRoleXGram || role == kRoleYGram) continue;
           EXPECT_GE(memory.stride, memory.cols);
           EXPECT_EQ(memory.stride * 2 % 16, 0) << "the copy engine needs 16 bytes";
           EXPECT_EQ(memory.offset % 128, 0U);
-          const auto bytes = static_cast<std::size_t>(memory.batch_stride * group.count) * element;
+          const auto bytes =
+              static_cast<std::size_t>(memory.matrix_stride * bucket.count) * element;
           EXPECT_TRUE(spans.emplace(memory.offset, memory.offset + bytes).second);
         }
       }
@@ -55,7 +55,7 @@ TEST(NsPlan, MemoryOfRolesIsApart) {
         EXPECT_GE(from, end);
         end = to;
       }
-      EXPECT_LE(end, chunk.bytes);
+      EXPECT_LE(end, batch.bytes);
     }
   }
 }
@@ -76,12 +76,12 @@ TEST(NsPlan, SmallSidesStayInFp32) {
 }
 
 // The launches of a plan as products of whole matrices, in double.
-reference::Matrix run_plan(const Chunk& chunk, const reference::Matrix& start) {
+reference::Matrix run_plan(const Batch& batch, const reference::Matrix& start) {
   using reference::Matrix;
   const bool tall = start.rows >= start.cols;
   std::map<int, Matrix> role;
   role[kRoleX] = start;
-  for (const Launch& launch : chunk.launches) {
+  for (const Launch& launch : batch.launches) {
     const Matrix &a = role.at(launch.a), &b = role.at(launch.b);
     if (launch.kind == Launch::Kind::apply) {
       role[launch.d] = tall ? reference::multiply(a, b) : reference::multiply(b, a);
@@ -97,7 +97,7 @@ reference::Matrix run_plan(const Chunk& chunk, const reference::Matrix& start) {
     }
     Matrix d = reference::multiply(a, b);
     if (launch.blend >= 0) {
-      const rules::NsTriple p = rules::ns_triple(chunk.program.coefficients, launch.blend);
+      const rules::NsTriple p = rules::ns_triple(batch.program.coefficients, launch.blend);
       const Matrix& c = role.at(launch.c);
       for (std::size_t i = 0; i < d.rows; ++i) {
         for (std::size_t j = 0; j < d.cols; ++j) {
@@ -107,7 +107,7 @@ reference::Matrix run_plan(const Chunk& chunk, const reference::Matrix& start) {
     }
     role[launch.d] = d;
   }
-  return role.at(chunk.kernel);
+  return role.at(batch.result);
 }
 
 reference::Matrix iterate(reference::Matrix x, Coefficients coefficients, int steps) {
@@ -149,10 +149,10 @@ TEST(NsPlan, LaunchesAreNewtonSchulzInEitherForm) {
         for (int steps = 1; steps <= 7; ++steps) {
           const NsMatrix matrix{
               .rows = rows, .cols = cols, .steps = steps, .coefficients = set, .form = form};
-          const std::vector<Chunk> chunks = plan_chunks({matrix}, {.workspace_limit = kMega});
-          ASSERT_EQ(chunks.size(), 1U);
-          EXPECT_EQ(chunks[0].program.gram, form == NsForm::gram);
-          const double error = differ(run_plan(chunks[0], start), iterate(start, set, steps));
+          const std::vector<Batch> batches = plan_batches({matrix}, {.workspace_limit = kMega});
+          ASSERT_EQ(batches.size(), 1U);
+          EXPECT_EQ(batches[0].program.gram, form == NsForm::gram);
+          const double error = differ(run_plan(batches[0], start), iterate(start, set, steps));
           EXPECT_LT(error, 1e-10) << rows << "x" << cols << ", " << steps << " steps";
         }
       }
@@ -160,20 +160,20 @@ TEST(NsPlan, LaunchesAreNewtonSchulzInEitherForm) {
   }
 }
 
-TEST(NsPlan, DifferentProgramsDoNotShareAChunk) {
+TEST(NsPlan, DifferentProgramsDoNotShareABatch) {
   std::vector<NsMatrix> matrices = mixed();
   matrices[1].steps = 3;
   matrices[2].steps = 0;
   matrices[3].sphere = false;
   matrices[4].dtype = NsDType::fp32;
   matrices[5].reproject = Reproject::final;
-  for (const Chunk& chunk : plan_chunks(matrices, {.workspace_limit = 512 * kMega})) {
-    for (const int index : chunk.members) {
-      EXPECT_EQ(program_of(matrices[static_cast<std::size_t>(index)]), chunk.program);
+  for (const Batch& batch : plan_batches(matrices, {.workspace_limit = 512 * kMega})) {
+    for (const int index : batch.members) {
+      EXPECT_EQ(program_of(matrices[static_cast<std::size_t>(index)]), batch.program);
     }
-    if (chunk.program.steps == 0) {
-      EXPECT_TRUE(chunk.launches.empty());
-      EXPECT_EQ(chunk.kernel, kRoleX);
+    if (batch.program.steps == 0) {
+      EXPECT_TRUE(batch.launches.empty());
+      EXPECT_EQ(batch.result, kRoleX);
     }
   }
 }
@@ -181,7 +181,7 @@ TEST(NsPlan, DifferentProgramsDoNotShareAChunk) {
 // A word would count the 65536th tile as part of the sum.
 TEST(NsPlan, MatricesOfMoreTilesThanAWordCountsAreTold) {
   const auto counted = [](std::int64_t rows) {
-    return plan_chunks({matrix(rows, 128)}, {.workspace_limit = 512 * kMega}).front().counted;
+    return plan_batches({matrix(rows, 128)}, {.workspace_limit = 512 * kMega}).front().counted;
   };
   EXPECT_TRUE(counted(8960));
   EXPECT_TRUE(counted(std::int64_t{65534} * kTileSide));

@@ -8,8 +8,8 @@
 // Loads take the read-only path (2 to 7 % of a pass faster than any other; hints of streaming
 // cost as much). That is right for arrays which the kernel updates too: an element is read once,
 // by the thread that will write it, and nobody reads it after that. Of what an
-// earlier kernel may still be writing when this one begins (device/chain.cuh) only the kernels of
-// Newton-Schulz are read so, and their address comes from a table that is read after the wait.
+// earlier kernel may still be writing when this one begins (dependent_launch.cuh) only the iterates
+// of Newton-Schulz are read so, and their address comes from a table that is read after the wait.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/device/arrays.h"
 #include "backend/cuda/device/walk.cuh"
-#include "backend/cuda/tables.h"
 #include "rules/rounding.h"
 
 namespace rode::cuda {

@@ -2,6 +2,8 @@
 // Sums over a block, in an order that the thread numbers alone decide.
 #pragma once
 
+#include <cstdint>
+
 namespace rode::cuda {
 
 // Every lane gets the sum. All 32 lanes take part.
@@ -39,6 +41,15 @@ __device__ inline double block_sum(double value) {
   double values[1] = {value};
   block_sums<kThreads>(values);
   return values[0];
+}
+
+// parts[0], parts[width], ... added by the whole block; every thread gets the sum.
+template <int kThreads>
+__device__ inline double strided_sum(const double* parts, std::int64_t count, int width) {
+  double sum = 0;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += parts[width * i];
+  return block_sum<kThreads>(sum);
 }
 
 }  // namespace rode::cuda

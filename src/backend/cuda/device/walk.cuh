@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block walks a chunk: which elements its threads take, and where those lie.
+// How a block walks a slice: which elements its threads take, and where those lie.
 #pragma once
 
 #include <cstdint>
 
-#include "backend/cuda/tables.h"
+#include "backend/cuda/device/arrays.h"
 
 namespace rode::cuda {
 
-// A chunk of a row-major matrix. Elements are numbered from the chunk's first one, in
+// A slice of a row-major matrix. Elements are numbered from the slice's first one, in
 // row-major order without gaps.
 struct Walk {
-  std::int64_t first;     // the chunk's first element
+  std::int64_t first;     // the slice's first element
   std::int64_t row, col;  // the same
   std::int64_t cols;
-  int count;  // of elements in the chunk
+  int count;  // of elements in the slice
 
   __device__ Walk(std::int64_t rows, std::int64_t columns, std::int64_t index)
-      : first(index * kChunk), cols(columns) {
+      : first(index * kSlice), cols(columns) {
     const std::int64_t left = rows * columns - first;
-    count = static_cast<int>(left < kChunk ? left : kChunk);
+    count = static_cast<int>(left < kSlice ? left : kSlice);
     row = first / columns;
     col = first - row * columns;
   }
@@ -28,8 +28,8 @@ struct Walk {
   __device__ std::int64_t at(int i, std::int64_t stride) const {
     if (stride == cols) return first + i;
     const std::int64_t right = col + i;
-    // A chunk ends in the next row at the latest where rows are longer than it.
-    const std::int64_t down = cols >= kChunk
+    // A slice ends in the next row at the latest where rows are longer than it.
+    const std::int64_t down = cols >= kSlice
                                   ? (right >= cols ? 1 : 0)
                                   : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
                                                               static_cast<std::uint32_t>(cols));
@@ -40,7 +40,7 @@ struct Walk {
 // Up to kCount runs of kWidth elements that one thread works on at the same time.
 template <int kWidth, int kCount>
 struct Runs {
-  static constexpr int kStep = kWidth * kChunkThreads;  // from one run to the next
+  static constexpr int kStep = kWidth * kSliceThreads;  // from one run to the next
   int begin;                                            // of the first run
   int end;                                              // runs from here on are not there
   __device__ int element(int u) const { return begin + u * kStep; }

@@ -8,20 +8,20 @@
 
 namespace rode::cuda {
 
-// The random stream of one parameter in one step: the step is spread over all bits, for
-// neighbouring steps must not share a shifted sequence.
-__device__ inline std::uint64_t stream_of_step(std::uint64_t stream, std::int64_t step) {
+// The random sequence of one parameter in one step: the step is spread over all bits, for
+// neighbouring steps must not share a shifted one.
+__device__ inline std::uint64_t sequence_of_step(std::uint64_t sequence, std::int64_t step) {
   const auto count = static_cast<std::uint64_t>(step);
-  const std::uint64_t high = rules::random_bits(stream, 2 * count);
-  const std::uint64_t low = rules::random_bits(stream, 2 * count + 1);
+  const std::uint64_t high = rules::random_bits(sequence, 2 * count);
+  const std::uint64_t low = rules::random_bits(sequence, 2 * count + 1);
   return high << 32 | low;
 }
 
 // Rounds `fresh` as the weights are stored, writes it at `at` and leaves in `fresh` what was
 // written. `index`: position of the first element within the parameter.
 template <int kWidth>
-__device__ void store_weights(const WeightView& weight, std::uint64_t random_stream,
-                              std::int64_t index, std::int64_t at, float (&fresh)[kWidth]) {
+__device__ void store_weights(const WeightView& weight, std::uint64_t sequence, std::int64_t index,
+                              std::int64_t at, float (&fresh)[kWidth]) {
   if (weight.bf16 == 0) {
     store_float(weight.data, at, fresh);
     return;
@@ -42,7 +42,7 @@ __device__ void store_weights(const WeightView& weight, std::uint64_t random_str
     for (int i = 0; i < kWidth; ++i) {
       const auto position = static_cast<std::uint64_t>(index + i);
       half[i] = stochastic
-                    ? rules::bf16_stochastic(fresh[i], rules::random_bits(random_stream, position))
+                    ? rules::bf16_stochastic(fresh[i], rules::random_bits(sequence, position))
                     : rules::bf16_nearest(fresh[i]);
       fresh[i] = rules::bf16_to_float(half[i]);
     }

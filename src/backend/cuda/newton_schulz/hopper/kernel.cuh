@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The product kernel for compute capability 9.0a: persistent, three warpgroups a CTA.
+//
+// One warpgroup copies operands into a ring of shared memory; the other two take items in
+// turn (ping-pong), so that one multiplies while the other finishes its tile. 128 x 128 tiles:
+// 128 accumulators a thread leave room for the epilogue; 24 KB an SM and load for 2.1 MFLOP.
+//
+// The inner product with U that a reprojection needs is taken in the epilogue, from the tile
+// as rounded: U's tile has been on its way while the product was made. Three warps of the copying
+// warpgroup reproject tiles: before they are stored where they can be held until then (held.cuh),
+// else in device memory (behind.cuh).
+#pragma once
+
+#include "backend/cuda/newton_schulz/hopper/behind.cuh"
+#include "backend/cuda/newton_schulz/hopper/epilogue.cuh"
+#include "backend/cuda/newton_schulz/hopper/held.cuh"
+#include "backend/cuda/newton_schulz/hopper/ptx.cuh"
+#include "backend/cuda/newton_schulz/hopper/ring.cuh"
+#include "backend/cuda/newton_schulz/products.h"
+
+namespace rode::cuda::hopper {
+
+template <class Element, ProductKind kKind>
+__global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kThreads, 1)
+    product_kernel(const __grid_constant__ ProductArgs args) {
+  constexpr bool kSymmetric = kKind == ProductKind::symmetric;
+  constexpr bool kHold = kKind == ProductKind::held;
+  constexpr bool kDefer = kKind == ProductKind::deferred;
+  constexpr Sums kSums = kKind == ProductKind::measured ? Sums::t_and_xx
+                         : kDefer                       ? Sums::t
+                                                        : Sums::none;
+  extern __shared__ unsigned char raw[];
+  Shared& shared = *reinterpret_cast<Shared*>(raw + ((1024 - (shared_address(raw) & 1023)) & 1023));
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int rank = uniform(static_cast<int>(cluster_rank()));
+  if (warp == 0 && elected()) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      barrier_init(shared_address(&shared.full[stage]), 1);
+      barrier_init(shared_address(&shared.empty[stage]), 2 * 4);  // the warps of a group, 2 CTAs
+    }
+    for (int g = 0; g < 2; ++g) {
+      barrier_init(shared_address(&shared.loaded[g]), 1);
+      barrier_init(shared_address(&shared.ready[g]), kWarpgroup);
+      barrier_init(shared_address(&shared.stored[g]), 1);
+    }
+    shared.next_deferred = 0;
+    barrier_init_fence();
+  }
+  __syncthreads();
+  cluster_sync();
+  allow_next_launch();
+
+  // Lists and items never change: they are read while the launch before comes to its end. Each
+  // role waits for that one before it touches anything else.
+  const int cluster = static_cast<int>(blockIdx.x) / kClusterSize;
+  const int first = uniform(args.lists[cluster]), last = uniform(args.lists[cluster + 1]);
+  if (group == 0) {
+    // The three warpgroups share 504 registers a thread.
+    give_registers<kHold || kDefer ? 88 : kSymmetric ? 56 : 40>();
+    if (warp == 0) {
+      if (elected()) copy_operands<kSymmetric, kHold>(args, shared, first, last, rank);
+    } else if constexpr (kHold) {
+      project_held<Element>(args, shared, first, last, rank);
+    } else if constexpr (kDefer) {
+      wait_for_previous_launch();
+      const Crew<kCorrectors> crew{static_cast<int>(threadIdx.x) - 32, 7, 2};
+      correct_deferred<Element>(args, shared, first, last, rank, crew);
+    }
+  } else {
+    take_registers<kHold || kDefer ? 208 : kSymmetric ? 224 : 232>();
+    Worker me{group - 1, warp % 4, lane, shared_address(shared.tile[group - 1]),
+              shared_address(&shared.loaded[group - 1])};
+    const std::uint32_t own_turn = 3 + static_cast<std::uint32_t>(me.group);
+    Cursor at;
+    constexpr int kMore = kHold ? 1 : 0;  // loads of an item beyond its operands
+    if (me.group == 1 && first < last) at.advance(uniform(args.items[first].depth) + kMore);
+    int i = first + me.group;
+    ProductItem next = first < last ? args.items[min(i, last - 1)] : ProductItem{};
+    wait_for_previous_launch();
+    while (i < last) {
+      const ProductItem item = next;
+      const ProductTile tile = tile_of(item, rank);
+      // On their way while this item is multiplied: the other group's depth, the own next item.
+      const int skipped = i + 1 < last ? args.items[i + 1].depth : 0;
+      next = args.items[min(i + 2, last - 1)];
+      const std::uint32_t turn = i + 1 < last ? 4 - static_cast<std::uint32_t>(me.group) : 0;
+      const int depth = uniform(item.depth);
+      const Phase& phase = args.phases[kSymmetric ? uniform(item.phase) : 0];
+      const bool blended = kSymmetric && phase.blends != nullptr;
+      const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
+      if (blended || kSums != Sums::none) {
+        if (me.leads()) {
+          if constexpr (kSymmetric) wait_written(args, item, tile);
+          const CUtensorMap* map =
+              args.maps + item.bucket * kRoles + (kSymmetric ? phase.c : kRoleU);
+          me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.in_bucket);
+        }
+      }
+      if (i > first) turn_wait(own_turn);
+      float d[2][64];
+      if (uniform(item.order == OperandOrder::k_k ? 1 : 0) != 0) {
+        multiply<Element, false, false, kHold>(d, shared, at, depth, turn);
+      } else {
+        multiply<Element, kSymmetric, true, kHold>(d, shared, at, depth, turn);
+      }
+      if constexpr (kSymmetric) {
+        if (blended) {
+          finish_symmetric<Element, true>(args, item, tile, blend, me, d);
+        } else {
+          finish_symmetric<Element, false>(args, item, tile, blend, me, d);
+        }
+      } else if constexpr (kHold) {
+        hold<Element>(args, tile, me, shared, at, d);
+      } else {
+        finish_apply<Element, kSums>(args, item, rank, me, shared, d,
+                                     [&](const ProductTile& own, const PartialSums& sums) {
+                                       if constexpr (kDefer) {
+                                         stores_wait();  // the other warpgroup multiplies meanwhile
+                                         add_to_word<true>(args.words + own.matrix, sums.t);
+                                       } else {
+                                         args.partials[item.partial + rank] = sums;
+                                       }
+                                     });
+      }
+      at.advance(uniform(skipped) + kMore);
+      i += 2;
+    }
+    if constexpr (!kHold) {
+      if (me.leads()) stores_wait();
+    }
+    if constexpr (kDefer) {
+      const Crew<kWarpgroup> crew{static_cast<int>(threadIdx.x) % kWarpgroup,
+                                  static_cast<std::uint32_t>(me.group) + 1, me.group};
+      correct_deferred<Element>(args, shared, first, last, rank, crew);
+    }
+  }
+  // No CTA may leave while its neighbour can still write into it.
+  __syncwarp();
+  cluster_sync();
+}
+
+template <class Element, ProductKind kKind>
+cudaError_t launch(const ProductArgs& args, cudaStream_t stream) {
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  // Who reprojects a tile, or multiplies what the phase before has written, waits for other CTAs:
+  // all of them run, or none.
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(kClusterSize * args.clusters));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  const bool waits = kKind == ProductKind::held || kKind == ProductKind::deferred;
+  config.numAttrs = waits || args.phase_count > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, product_kernel<Element, kKind>, args);
+}
+
+template <class Element, ProductKind kKind>
+cudaError_t allow_shared() {
+  return cudaFuncSetAttribute(product_kernel<Element, kKind>,
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+}
+
+// Once a device: lets the kernels have their shared memory, and says how many clusters fit.
+template <class Element>
+cudaError_t prepare(int* clusters) {
+  for (const cudaError_t error :
+       {allow_shared<Element, ProductKind::symmetric>(),
+        allow_shared<Element, ProductKind::apply>(), allow_shared<Element, ProductKind::measured>(),
+        allow_shared<Element, ProductKind::held>(),
+        allow_shared<Element, ProductKind::deferred>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kClusterSize);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  return cudaOccupancyMaxActiveClusters(clusters, product_kernel<Element, ProductKind::measured>,
+                                        &config);
+}
+
+template <class Element>
+cudaError_t launch(const ProductArgs& args, ProductKind kind, cudaStream_t stream) {
+  switch (kind) {
+    case ProductKind::symmetric: return launch<Element, ProductKind::symmetric>(args, stream);
+    case ProductKind::apply: return launch<Element, ProductKind::apply>(args, stream);
+    case ProductKind::measured: return launch<Element, ProductKind::measured>(args, stream);
+    case ProductKind::held: return launch<Element, ProductKind::held>(args, stream);
+    case ProductKind::deferred: break;
+  }
+  return launch<Element, ProductKind::deferred>(args, stream);
+}
+
+}  // namespace rode::cuda::hopper

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Descriptions of matrices for the copy engine.
+#pragma once
+
+#include <cuda.h>
+
+#include "backend/cuda/newton_schulz/plan/plan.h"
+
+namespace rode::cuda {
+
+// Boxes of 64 x 64 elements with the 128-byte swizzle; `count` matrices behind each other.
+CUtensorMap make_tensor_map(void* data, const RoleMemory& memory, int count, NsDType dtype);
+
+// Whether the library holds the kernels of compute capability 9.0a.
+bool hopper_kernels_built();
+
+}  // namespace rode::cuda

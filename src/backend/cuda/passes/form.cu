@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Advances the momentum and forms what Newton-Schulz starts from.
+//
+//   RODE:  B' = beta B + g + buffer_w W;  X_0 = start_b B' + start_g g + start_w W, in double
+//          (of a nearly radial gradient the start keeps a small difference);  U = W / ||W||
+//   Muon:  B' = buffer_b B + buffer_g g + buffer_p p;  X_0 = start_b B' + start_g g, in fp32;
+//          U where the rule is constrained; p, the previous gradient of MARS-M, becomes g
+//
+// Bytes per element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
+// 6, MARS-M 12 and 10. ||X_0||^2, of the fp32 numbers, is left per slice. One block of 256
+// threads per slice, six blocks per SM; a thread has one run of 16 bytes of every array on its way
+// (two of them leave registers for four blocks, which are 4 % slower). A job that does not live is
+// not touched; one without a direction starts from zeros.
+#include "backend/cuda/device/check.h"
+#include "backend/cuda/device/dependent_launch.cuh"
+#include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/slot.cuh"
+#include "backend/cuda/passes/launches.h"
+
+namespace rode::cuda {
+namespace {
+
+constexpr int kRuns = 1;
+
+struct Args {
+  StepView view;
+  const SliceEntry* slices;
+};
+
+// What one thread needs of a matrix's slot.
+struct Slot {
+  void* start;
+  void* direction;
+  std::int64_t stride;
+  NsDType dtype;
+  float inverse_norm;
+
+  template <int kWidth>
+  __device__ void store_start(std::int64_t at, const float (&x)[kWidth]) const {
+    if (start != nullptr) store_slot(start, dtype, at, x);
+  }
+  template <int kWidth>
+  __device__ void store_direction(std::int64_t at, const float (&w)[kWidth]) const {
+    if (direction == nullptr) return;
+    float u[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      u[i] = inverse_norm * w[i];
+    }
+    // In fp16 whatever the start's type: U is no operand of a product, its elements are small,
+    // and t is to be good to 2^-11 of them.
+    store_slot(direction, dtype == NsDType::fp32 ? NsDType::fp32 : NsDType::fp16, at, u);
+  }
+};
+
+template <int kWidth>
+__device__ double squares(const float (&x)[kWidth]) {
+  double sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return sum;
+}
+
+// An element's buffer and start.
+struct RodeForm {
+  double beta, buffer_w, start_b, start_g, start_w;
+  __device__ RodeForm(const MatrixEntry& matrix, const MatrixStep& step)
+      : beta(matrix.rode.momentum),
+        buffer_w(step.rode.buffer_w),
+        start_b(step.rode.start_b * step.target),
+        start_g(step.rode.start_g * step.target),
+        start_w(step.rode.start_w * step.target) {}
+  __device__ void operator()(float& b, float g, float w, float& x) const {
+    const double gradient = static_cast<double>(g), weight = static_cast<double>(w);
+    const double next =
+        rules::rode_buffer(static_cast<double>(b), gradient, weight, beta, buffer_w);
+    x = static_cast<float>(rules::rode_start(next, gradient, weight, start_b, start_g, start_w));
+    b = static_cast<float>(next);
+  }
+};
+
+// `third` is the previous gradient of MARS-M; elsewhere its coefficient is 0.
+struct MuonForm {
+  float buffer_b, buffer_g, buffer_p, start_b, start_g;
+  bool mars;
+  __device__ MuonForm(const MatrixEntry& matrix, const MatrixStep& step)
+      : buffer_b(static_cast<float>(step.muon.buffer_b)),
+        buffer_g(static_cast<float>(step.muon.buffer_g)),
+        buffer_p(static_cast<float>(step.muon.buffer_p)),
+        start_b(static_cast<float>(step.muon.start_b * step.target)),
+        start_g(static_cast<float>(step.muon.start_g * step.target)),
+        mars(matrix.muon_constants.mars) {}
+  __device__ void operator()(float& b, float g, float third, float& x) const {
+    b = rules::muon_buffer(b, g, mars ? third : 0.0F, buffer_b, buffer_g, buffer_p);
+    x = rules::muon_start(b, g, start_b, start_g);
+  }
+};
+
+// `third`: whether job.third is read. Returns the thread's part of ||X_0||^2.
+template <class Form>
+__device__ double form_slice(const JobEntry& job, const Slot& slot, bool vector, const Walk& slice,
+                             const Form& form, bool third, bool keep_gradient) {
+  double sum = 0;
+  walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
+    std::int64_t at[kCount];
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) at[u] = slice.at(runs.element(u), job.stride);
+    Bits<kWidth> t_bits[kCount], b_bits[kCount], g_bits[kCount];
+    load(job.moments[0], runs, at, b_bits);
+    load(job.grad, runs, at, g_bits);
+    if (third) {
+      load(job.third, runs, at, t_bits);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) clear(t_bits[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      if (!runs.valid(u)) continue;
+      float t[kWidth], b[kWidth], g[kWidth], x[kWidth];
+      decode(t_bits[u], job.third.bf16 != 0, t);
+      decode(b_bits[u], job.moments[0].bf16 != 0, b);
+      decode(g_bits[u], job.grad.bf16 != 0, g);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) form(b[i], g[i], t[i], x[i]);
+      sum += squares(x);
+      store(job.moments[0], at[u], b);
+      if (keep_gradient) store(job.moments[1], at[u], g);
+      const std::int64_t place = slice.at(runs.element(u), slot.stride);
+      slot.store_start(place, x);
+      slot.store_direction(place, t);
+    }
+  });
+  return sum;
+}
+
+__global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
+  const StepView& view = args.view;
+  // Backwards: what was measured last may still be in L2.
+  const SliceEntry entry = args.slices[gridDim.x - 1 - blockIdx.x];
+  const JobEntry job = view.jobs[entry.job];
+  follow();
+  if (view.live[entry.job] == 0) return;
+  const MatrixEntry& matrix = view.matrices[entry.job];
+  const MatrixStep& step = view.matrix_steps[entry.job];
+  const Slot slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
+                  static_cast<float>(step.inverse_norm)};
+  const Walk slice(job.rows, job.cols, entry.index);
+  const bool vector = job.slot_vector != 0;
+  double sum = 0;
+  if (matrix.muon == 0) {
+    sum = form_slice(job, slot, vector, slice, RodeForm(matrix, step), true, false);
+  } else {
+    const MuonForm rule(matrix, step);
+    sum = form_slice(job, slot, vector, slice, rule, job.measure == Measure::three, rule.mars);
+  }
+  sum = block_sum<kSliceThreads>(sum);
+  if (threadIdx.x == 0) view.formed[job.first_slice + entry.index] = sum;
+}
+
+}  // namespace
+
+void launch_form(const StepView& view, SliceRange range, cudaStream_t stream) {
+  if (range.count == 0) return;
+  launch_following(form, static_cast<unsigned>(range.count), kSliceThreads, stream,
+                   Args{view, range.slices});
+  RODE_CUDA_CHECK_LAUNCH(stream, "form");
+}
+
+}  // namespace rode::cuda

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The passes of a step as host functions, in the order in which a step calls them.
+//
+// None of them reads a value on the host, and their launch shapes depend on the jobs' shapes
+// alone: a sequence of them can be captured once and replayed.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/newton_schulz/newton_schulz.h"
+#include "backend/cuda/tables/step_view.h"
+
+namespace rode::cuda {
+
+// measure.cu
+void launch_measure(const StepView& view, SliceRange range, cudaStream_t stream);
+// gate.cu: sums of jobs, the gate, scalars, step counters.
+void launch_gate(const StepView& view, cudaStream_t stream);
+// form.cu: buffers and starts of the matrices of a Newton-Schulz batch.
+void launch_form(const StepView& view, SliceRange range, cudaStream_t stream);
+// scale.cu: what brings their starts to the wanted norm.
+void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,
+                        cudaStream_t stream);
+// coefficients.cu: those of their write-back.
+void launch_coefficients(const StepView& view, MatrixRange range, const float* start_scale,
+                         const NsSums* sums, cudaStream_t stream);
+// write.cu
+void launch_write(const StepView& view, SliceRange range, cudaStream_t stream);
+// element.cu: `range` holds slices of element jobs.
+void launch_element(const StepView& view, SliceRange range, cudaStream_t stream);
+// finish.cu: results of matrices and element jobs.
+void launch_finish(const StepView& view, cudaStream_t stream);
+
+// norm.cu: *square = ||W||^2 and, where `norm` is not null, *norm = ||W||.
+// `partial` has room for kNormBlocks doubles.
+inline constexpr int kNormBlocks = 528;
+struct NormArgs {
+  WeightView weight;
+  std::int64_t rows, cols, stride;
+  double* partial;
+  double* square;
+  float* norm;
+};
+void launch_norm(const NormArgs& args, cudaStream_t stream);
+
+}  // namespace rode::cuda

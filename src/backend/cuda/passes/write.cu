@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the weights of matrices: W' = on_w W + on_x X, X the iterate that Newton-Schulz leaves.
+//
+// Projection, rotation and rescaling are in the two coefficients. Bytes per element with fp32
+// weights and a bf16 iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
+// ||W||^2 are left per slice. One block of 256 threads per slice, six blocks per SM; a thread asks
+// for two runs of both arrays before it uses the first.
+#include "backend/cuda/device/check.h"
+#include "backend/cuda/device/dependent_launch.cuh"
+#include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/slot.cuh"
+#include "backend/cuda/device/weights.cuh"
+#include "backend/cuda/passes/launches.h"
+
+namespace rode::cuda {
+namespace {
+
+constexpr int kRuns = 2;
+
+struct Args {
+  StepView view;
+  const SliceEntry* slices;
+};
+
+// Where the iterate lies; null: W' = on_w W.
+struct Iterate {
+  const void* data;
+  std::int64_t stride;
+  NsDType dtype;
+};
+
+struct Mix {
+  float on_w, on_x;
+  std::uint64_t sequence;
+};
+
+__device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const Mix& c, bool vector,
+                             const Walk& slice) {
+  Moved moved;
+  walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
+    std::int64_t at[kCount], place[kCount];
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      at[u] = slice.at(runs.element(u), job.stride);
+      place[u] = slice.at(runs.element(u), iterate.stride);
+    }
+    Bits<kWidth> w_bits[kCount], x_bits[kCount];
+    load(job.weight, runs, at, w_bits);
+    if (iterate.data != nullptr) {
+      load(iterate.data, iterate.dtype != NsDType::fp32, runs, place, x_bits);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) clear(x_bits[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      if (!runs.valid(u)) continue;
+      float w[kWidth], x[kWidth], fresh[kWidth];
+      decode(w_bits[u], job.weight.bf16 != 0, w);
+      decode_slot(x_bits[u], iterate.dtype, x);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) fresh[i] = c.on_w * w[i] + c.on_x * x[i];
+      store_weights(job.weight, c.sequence, job.offset + at[u], at[u], fresh);
+      moved.add(w, fresh);
+    }
+  });
+  return moved;
+}
+
+__global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
+  const StepView& view = args.view;
+  const SliceEntry entry = args.slices[blockIdx.x];
+  const JobEntry job = view.jobs[entry.job];
+  follow();
+  if (view.live[entry.job] == 0) return;
+  const MatrixEntry& matrix = view.matrices[entry.job];
+  const MatrixStep& step = view.matrix_steps[entry.job];
+  Moved moved;
+  // A matrix without a direction to turn from is held: its weights are not even rounded.
+  if (matrix.muon != 0 || step.held == 0) {
+    const bool moves = step.moves != 0;
+    const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
+                    matrix.slot_dtype};
+    moved = write_slice(job, x, {step.on_w, moves ? step.on_x : 0.0F, step.sequence},
+                        job.slot_vector != 0, Walk(job.rows, job.cols, entry.index));
+  }
+  double sums[2] = {moved.dd, moved.ww};
+  block_sums<kSliceThreads>(sums);
+  if (threadIdx.x != 0) return;
+  double* out = view.moved + 2 * (job.first_slice + entry.index);
+  out[0] = sums[0];
+  out[1] = sums[1];
+}
+
+}  // namespace
+
+void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
+  if (range.count == 0) return;
+  launch_following(write, static_cast<unsigned>(range.count), kSliceThreads, stream,
+                   Args{view, range.slices});
+  RODE_CUDA_CHECK_LAUNCH(stream, "write");
+}
+
+}  // namespace rode::cuda

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of a step's launches, and the graph that replays them.
+//
+//   measure, gate ---+- for each Newton-Schulz batch: form, iterate, write -+- finish
+//                    +- element rules, Adafactor ---------------------------+
+//
+// SOAP, which waits for the host, follows the graph.
+#include "backend/cuda/device/check.h"
+#include "backend/cuda/passes/launches.h"
+#include "backend/cuda/step/backend.h"
+#include "rode/error.h"
+
+namespace rode::cuda {
+
+bool CudaBackend::capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  RODE_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void CudaBackend::refresh(JobList& jobs) {
+  const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
+  check_memory(jobs);
+  tables_->refresh(jobs);
+  adafactor_changed_ = adafactor_ != nullptr;
+  if (capturing()) return;  // a copy would become part of the caller's graph; step() sees to it
+  send_tables(jobs, stream_);
+  note_order();
+}
+
+void CudaBackend::send_tables(JobList& jobs, cudaStream_t stream) {
+  tables_->upload(stream);
+  if (adafactor_changed_) adafactor_->refresh(jobs.adafactor, stream);
+  adafactor_changed_ = false;
+}
+
+void CudaBackend::note_order() { RODE_CUDA_CHECK(cudaEventRecord(order_.get(), stream_)); }
+
+void CudaBackend::set_stream(void* stream) {
+  const DeviceGuard guard(device_);
+  auto* next = static_cast<cudaStream_t>(stream);
+  if (next == stream_) return;
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set stream",
+                "the stream of the steps so far is being captured; end the capture first");
+  }
+  if (capturing(next)) {
+    // It cannot wait for what is outside of its capture; the host can.
+    const RelaxedCapture relaxed;
+    RODE_CUDA_CHECK(cudaEventSynchronize(order_.get()));
+  } else {
+    note_order();
+    RODE_CUDA_CHECK(cudaStreamWaitEvent(next, order_.get(), 0));
+  }
+  stream_ = next;
+}
+
+void CudaBackend::send_wishes(double multiplier, bool refuse_all) {
+  if (multiplier == multiplier_ && refuse_all == refuse_all_) return;
+  launch_set_wishes(tables_->view().control, multiplier, refuse_all, stream_);
+  multiplier_ = multiplier;
+  refuse_all_ = refuse_all;
+}
+
+void CudaBackend::set_multiplier(double multiplier) {
+  const DeviceGuard guard(device_);
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set multiplier",
+                "the stream is being captured, and every replay would set it again; call it "
+                "before or after the capture");
+  }
+  send_wishes(multiplier, refuse_all_);
+  note_order();
+}
+
+void CudaBackend::set_step(std::int64_t step) {
+  const DeviceGuard guard(device_);
+  if (capturing()) {
+    throw Error(ErrorKind::invalid_argument, "set steps done",
+                "the stream is being captured, and every replay would set them again; call it "
+                "before or after the capture");
+  }
+  launch_set_step(tables_->view().control, step, stream_);
+  note_order();
+}
+
+void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main) {
+  float* start_scale = newton_schulz_ != nullptr ? newton_schulz_->start_scale() : nullptr;
+  const NsSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
+  for (const MatrixBatch& batch : tables_->batches()) {
+    launch_form(view, batch.slices, main);
+    if (batch.ns_batch >= 0) {
+      launch_start_scale(view, batch.matrices, start_scale, main);
+      newton_schulz_->run(static_cast<std::size_t>(batch.ns_batch), main);
+    }
+    launch_coefficients(view, batch.matrices, start_scale, sums, main);
+    launch_write(view, batch.slices, main);
+  }
+}
+
+void CudaBackend::enqueue(const StepView& view, cudaStream_t main) {
+  launch_measure(view, tables_->all_slices(), main);
+  launch_gate(view, main);
+
+  // Element rules and matrices do not depend on each other: a branch each.
+  const bool elements = view.element_count > 0 || adafactor_ != nullptr;
+  const bool branch = elements && view.matrix_count > 0;
+  cudaStream_t side = branch ? side_.get() : main;
+  if (branch) {
+    RODE_CUDA_CHECK(cudaEventRecord(fork_.get(), main));
+    RODE_CUDA_CHECK(cudaStreamWaitEvent(side, fork_.get(), 0));
+  }
+  launch_element(view, tables_->element_slices(), side);
+  if (adafactor_ != nullptr) {
+    const std::int32_t first = tables_->adafactor_from();
+    adafactor_->enqueue(view.control, view.jobs + first, view.results + first, side);
+  }
+  if (branch) RODE_CUDA_CHECK(cudaEventRecord(join_.get(), side));
+  enqueue_matrices(view, main);
+  if (branch) RODE_CUDA_CHECK(cudaStreamWaitEvent(main, join_.get(), 0));
+  launch_finish(view, main);
+}
+
+void CudaBackend::record_graph() {
+  RODE_CUDA_CHECK(cudaStreamBeginCapture(record_.get(), cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    enqueue(tables_->view(), record_.get());
+  } catch (...) {
+    ignore(cudaStreamEndCapture(record_.get(), &graph));
+    if (graph != nullptr) ignore(cudaGraphDestroy(graph));
+    throw;
+  }
+  RODE_CUDA_CHECK(cudaStreamEndCapture(record_.get(), &graph));
+  cudaGraphExec_t exec = nullptr;
+  // The priorities of the two branches are those of the streams they were recorded on.
+  const cudaError_t made =
+      cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority);
+  ignore(cudaGraphDestroy(graph));
+  RODE_CUDA_CHECK(made);
+  graph_.reset(exec);
+  // Its memory is taken now: later steps allocate nothing.
+  RODE_CUDA_CHECK(cudaGraphUpload(exec, stream_));
+}
+
+// The step of which this is a part is on its way already: where no graph can be had (no memory
+// left, say), later ones are launched kernel by kernel too.
+void CudaBackend::try_record_graph() {
+  try {
+    record_graph();
+  } catch (const Error&) {
+    ignore(cudaGetLastError());
+    plain_ = true;
+  }
+}
+
+// The options go into the tables that all steps share: a step outside, or send_options, changes
+// them for replays too. The tensors go into a table of the graph's own, because a framework
+// makes the gradients of a capture anew, and those of later steps lie elsewhere.
+void CudaBackend::step_captured(JobList& jobs) {
+  if (!stepped_) {
+    throw Error(ErrorKind::invalid_argument, "step",
+                "the stream is being captured, but no step was made before, so that kernels and "
+                "memory are not ready; step once outside of the capture");
+  }
+  StepView view;
+  {
+    const RelaxedCapture relaxed;
+    RODE_CUDA_CHECK(cudaEventSynchronize(order_.get()));  // steps on their way read the tables
+    tables_->refresh_active(jobs);
+    send_tables(jobs, record_.get());
+    view = tables_->frozen(record_.get());
+    RODE_CUDA_CHECK(cudaStreamSynchronize(record_.get()));
+  }
+  enqueue(view, stream_);
+}
+
+void CudaBackend::step(JobList& jobs, const StepContext& context) {
+  const DeviceGuard guard(device_);
+  if (soap_ != nullptr) check_soap_stream(stream_);
+  if (capturing()) {
+    step_captured(jobs);
+    return;
+  }
+  tables_->refresh_active(jobs);
+  send_tables(jobs, stream_);
+  send_wishes(context.multiplier, context.refuse_all);
+  if (graph_ != nullptr) {
+    RODE_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
+  } else {
+    // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
+    // launches, which can be waited for one by one.
+    enqueue(tables_->view(), stream_);
+    if (!synchronises() && !plain_) try_record_graph();
+  }
+  if (soap_ != nullptr) {
+    const StepView& view = tables_->view();
+    soap_->step(jobs.soap, view.control, view.results + tables_->soap_from(), stream_);
+  }
+  note_order();
+  stepped_ = true;
+}
+
+}  // namespace rode::cuda

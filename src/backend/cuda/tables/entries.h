@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs as device memory holds them: pointers and constants, slices, scalars and results.
+//
+// Every array "over jobs" counts as JobList::for_each does: rode, muon, soap, adafactor,
+// element. Matrices come first there, so the index of a matrix is the index of its job.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/device/arrays.h"
+#include "rode/optim/common.h"
+#include "rules/element_rules.h"
+#include "rules/muon_rule.h"
+#include "rules/rode_rule.h"
+
+namespace rode::cuda {
+
+// What passes/measure.cu sums of a job besides <g,g>.
+enum class Measure : std::int32_t {
+  gradient,  // nothing
+  buffer,    // <B,B>, <B,g>
+  three,     // and with a third array T: <T,T>, <B,T>, <g,T>
+};
+
+// Over jobs. Everything that depends on where tensors lie is here: a graph of the caller's has
+// this table to itself, and shares the others.
+struct JobEntry {
+  WeightView weight;
+  ArrayView grad;
+  // Matrices: momentum, previous gradient; element rules: theirs.
+  ArrayView moments[rules::kMostMoments];
+  WeightView third;  // T of Measure::three: the weight, or MARS-M's previous gradient
+  std::int64_t rows, cols, stride;
+  std::int64_t offset;       // of the first element within the parameter
+  std::int64_t* step;        // that the gate advances where live: element rules', Adafactor's
+  std::int64_t first_slice;  // of the slices of all jobs
+  std::int64_t slices;
+  double most_gg;
+  std::int32_t parameter;
+  std::int32_t active;
+  Measure measure;
+  std::int32_t vector;       // all arrays can be read in aligned runs of four
+  std::int32_t slot_vector;  // and those of a matrix together with its slot
+};
+
+// One slice of one job; its first element is kSlice * index.
+struct SliceEntry {
+  std::int32_t job, index;
+};
+
+// Over matrices (rode, then muon).
+struct MatrixEntry {
+  // Where Newton-Schulz has it (newton_schulz.h); ns < 0: nowhere, its direction is fixed.
+  void* start;
+  void* direction;
+  void* iterate;  // the conditioned momentum, as Newton-Schulz leaves it
+  std::int64_t slot_stride;
+  NsDType slot_dtype;
+  std::int32_t ns;        // index into start_scale() and sums()
+  std::int32_t iterates;  // false: the start is the iterate
+  std::int32_t muon;      // which of the two below holds
+  rules::RodeConstants rode;
+  rules::RodeScalarState state;
+  rules::MuonConstants muon_constants;
+  float* radius;  // normproj and hyperball only
+  double scale;   // of the fan-out and fan-in
+};
+
+// Over element jobs.
+struct ElementEntry {
+  rules::ElementRules::AnyConstants constants;
+  std::int32_t rule;  // index into rules::ElementRules
+};
+
+// Over matrices: the scalars of the step in progress.
+struct MatrixStep {
+  double products[6];  // ww, bw, gw, bb, bg, gg; for MARS-M w is the previous gradient
+  rules::RodeScalars rode;
+  rules::MuonScalars muon;
+  rules::RodeWrite write;  // RODE's; of Muon's, w and x
+  double target;           // norm that the start should have
+  double inverse_norm;     // U = inverse_norm * W
+  std::uint64_t sequence;  // of random bits in this step
+  float on_w, on_x;        // W' = on_w * W + on_x * iterate
+  std::int32_t moves;      // 0: no direction, the iterate is not read
+  std::int32_t held;
+};
+
+// Over element jobs: what all elements share in the step in progress.
+struct ElementStep {
+  rules::ElementRules::AnyCoefficients coefficients;
+  std::uint64_t sequence;  // of random bits in this step
+};
+
+// Over jobs. The gate writes every field (ww, dd, held, failed as 0 unless it knows better);
+// the kernels of a job then set ww and dd, and SOAP `failed`. The gate has advanced the step
+// counters of live jobs, except SOAP's.
+struct JobResult {
+  double ww, gg, dd;
+  std::int32_t finite, weight_finite;
+  std::int32_t live;  // active, not refused, gradient of its parameter good
+  std::int32_t held, failed;
+  std::int32_t pad;
+};
+
+}  // namespace rode::cuda

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans slices and memory of the tables, and moves them between host and device.
+#include "backend/cuda/tables/job_tables.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cuda/device/check.h"
+#include "backend/cuda/tables/fill.h"
+
+namespace rode::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Hands out parts of a buffer whose size is known only afterwards.
+class Carver {
+ public:
+  template <class T>
+  std::size_t take(std::size_t count) {
+    const std::size_t at = bytes_;
+    bytes_ += aligned(count * sizeof(T));
+    return at;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+template <class T>
+T* part(const DeviceBuffer& buffer, std::size_t at) {
+  return reinterpret_cast<T*>(buffer.as<std::byte>() + at);
+}
+
+// Calls f(index, job) for all jobs in the order of JobList::for_each.
+template <class F>
+void for_each_indexed(const JobList& jobs, F&& f) {
+  std::size_t index = 0;
+  for (const RodeJob& job : jobs.rode) f(index++, job);
+  for (const MuonJob& job : jobs.muon) f(index++, job);
+  for (const SoapJob& job : jobs.soap) f(index++, job);
+  for (const AdafactorJob& job : jobs.adafactor) f(index++, job);
+  for (const ElementJob& job : jobs.element) f(index++, job);
+}
+
+template <class T>
+std::size_t bytes_of(const std::vector<T>& rows) {
+  return rows.size() * sizeof(T);
+}
+
+}  // namespace
+
+NsRequest request_newton_schulz(const JobList& jobs) {
+  NsRequest request;
+  const auto add = [&](const Geometry& geometry, bool wanted, NsMatrix matrix) {
+    if (!wanted || geometry.numel() == 0) {
+      request.index.push_back(-1);
+      return;
+    }
+    matrix.rows = geometry.rows;
+    matrix.cols = geometry.cols;
+    request.index.push_back(static_cast<std::int32_t>(request.matrices.size()));
+    request.matrices.push_back(matrix);
+  };
+  for (const RodeJob& job : jobs.rode) {
+    const rules::RodeConstants& c = *job.constants;
+    const bool iterates = c.conditioner == Conditioner::newton_schulz;
+    NsMatrix matrix;
+    matrix.steps = iterates ? c.ns_steps : 0;
+    matrix.coefficients = c.coefficients;
+    matrix.dtype = c.ns_dtype;
+    matrix.form = c.ns_form;
+    matrix.reproject = c.reproject;
+    matrix.sphere = iterates;
+    add(job.geometry, c.direction != Direction::fixed, matrix);
+  }
+  for (const MuonJob& job : jobs.muon) {
+    const rules::MuonConstants& c = *job.constants;
+    NsMatrix matrix;
+    matrix.steps = c.ns_steps;
+    matrix.coefficients = c.coefficients;
+    matrix.dtype = c.ns_dtype;
+    matrix.form = c.ns_form;
+    matrix.sphere = c.constraint != MuonConstraint::none;
+    add(job.geometry, true, matrix);
+  }
+  return request;
+}
+
+JobTables::JobTables(const JobList& jobs, const NsRequest& request, const NewtonSchulz* ns,
+                     cudaStream_t stream) {
+  matrices_.resize(jobs.rode.size() + jobs.muon.size());
+  elements_.resize(jobs.element.size());
+  jobs_.resize(matrices_.size() + jobs.soap.size() + jobs.adafactor.size() + elements_.size());
+  soap_from_ = static_cast<std::int32_t>(matrices_.size());
+  adafactor_from_ = soap_from_ + static_cast<std::int32_t>(jobs.soap.size());
+  plan_slices(jobs, stream);
+  plan_batches(request, ns, stream);
+  place(stream);
+  refresh(jobs);
+  upload(stream);
+}
+
+void JobTables::plan_slices(const JobList& jobs, cudaStream_t stream) {
+  std::vector<SliceEntry> table;
+  for_each_indexed(jobs, [&](std::size_t index, const auto& job) {
+    JobEntry& entry = jobs_[index];
+    entry.first_slice = static_cast<std::int64_t>(table.size());
+    entry.slices = slice_count(geometry_of(job).numel());
+    for (std::int64_t i = 0; i < entry.slices; ++i) {
+      table.push_back({static_cast<std::int32_t>(index), static_cast<std::int32_t>(i)});
+    }
+    parameter_count_ = std::max(parameter_count_, static_cast<std::int32_t>(job.parameter) + 1);
+  });
+  slice_count_ = static_cast<std::int64_t>(table.size());
+  slice_table_ = upload_table(table, stream);
+  const auto* slices = slice_table_.as<SliceEntry>();
+  all_ = {slices, slice_count_};
+  const std::int64_t first =
+      elements_.empty() ? slice_count_ : jobs_[jobs_.size() - elements_.size()].first_slice;
+  element_ = {slices + first, slice_count_ - first};
+}
+
+void JobTables::plan_batches(const NsRequest& request, const NewtonSchulz* ns,
+                             cudaStream_t stream) {
+  // Job of each Newton-Schulz matrix, and the jobs that have none.
+  std::vector<std::int32_t> owner(request.matrices.size()), without;
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    MatrixEntry& entry = matrices_[i];
+    entry.ns = request.index[i];
+    entry.slot_dtype = NsDType::fp32;
+    if (entry.ns < 0) {
+      without.push_back(static_cast<std::int32_t>(i));
+      continue;
+    }
+    owner[static_cast<std::size_t>(entry.ns)] = static_cast<std::int32_t>(i);
+    const NsSlot& slot = ns->slot(entry.ns);
+    entry.start = slot.start;
+    entry.direction = slot.direction;
+    entry.iterate = slot.iterate;
+    entry.slot_stride = slot.stride;
+    entry.slot_dtype = slot.dtype;
+  }
+
+  std::vector<SliceEntry> slices;
+  std::vector<std::int32_t> matrices;
+  struct Begin {
+    std::int64_t ns_batch;
+    std::size_t slice, matrix;
+  };
+  std::vector<Begin> begins;
+  const auto add = [&](std::int32_t job) {
+    matrices.push_back(job);
+    const std::int64_t count = jobs_[static_cast<std::size_t>(job)].slices;
+    for (std::int64_t i = 0; i < count; ++i) slices.push_back({job, static_cast<std::int32_t>(i)});
+  };
+  const std::size_t ns_batches = ns != nullptr ? ns->batches().size() : 0;
+  for (std::size_t c = 0; c < ns_batches; ++c) {
+    begins.push_back({static_cast<std::int64_t>(c), slices.size(), matrices.size()});
+    for (const int member : ns->batches()[c]) add(owner[static_cast<std::size_t>(member)]);
+  }
+  if (!without.empty()) {
+    begins.push_back({-1, slices.size(), matrices.size()});
+    for (const std::int32_t job : without) add(job);
+  }
+
+  matrix_slice_table_ = upload_table(slices, stream);
+  matrix_table_ = upload_table(matrices, stream);
+  for (std::size_t g = 0; g < begins.size(); ++g) {
+    const bool last = g + 1 == begins.size();
+    const std::size_t slice_end = last ? slices.size() : begins[g + 1].slice;
+    const std::size_t matrix_end = last ? matrices.size() : begins[g + 1].matrix;
+    batches_.push_back({begins[g].ns_batch,
+                        {matrix_slice_table_.as<SliceEntry>() + begins[g].slice,
+                         static_cast<std::int64_t>(slice_end - begins[g].slice)},
+                        {matrix_table_.as<std::int32_t>() + begins[g].matrix,
+                         static_cast<std::int64_t>(matrix_end - begins[g].matrix)}});
+  }
+}
+
+void JobTables::place(cudaStream_t stream) {
+  Carver entries;
+  entries.take<JobEntry>(jobs_.size());
+  matrices_at_ = entries.take<MatrixEntry>(matrices_.size());
+  elements_at_ = entries.take<ElementEntry>(elements_.size());
+  entries_ = DeviceBuffer(entries.bytes());
+  uploads_ = TableUploads(entries.bytes());
+
+  Carver reported;
+  reported.take<Control>(1);
+  results_at_ = reported.take<JobResult>(jobs_.size());
+  steps_at_ = reported.take<MatrixStep>(matrices_.size());
+  reported_ = DeviceBuffer(reported.bytes());
+  reported_.clear(stream);
+  read_back_ = PinnedBuffer(reported.bytes());
+  Control initial{};
+  initial.multiplier = 1;
+  initial.refuse_all = 1;
+  initial.refused_parameter = -1;
+  initial.spoiled_parameter = -1;
+  initial.spoiled = kNoParameter;
+  reported_.upload(&initial, sizeof(initial), stream);
+
+  const auto slices = static_cast<std::size_t>(slice_count_);
+  Carver scratch;
+  const std::size_t steps = scratch.take<ElementStep>(elements_.size());
+  const std::size_t live = scratch.take<std::int32_t>(jobs_.size());
+  const std::size_t bad = scratch.take<std::int32_t>(static_cast<std::size_t>(parameter_count_));
+  const std::size_t totals = scratch.take<double>(6 * jobs_.size());
+  const std::size_t measured = scratch.take<double>(6 * slices);
+  const std::size_t formed = scratch.take<double>(slices);
+  const std::size_t moved = scratch.take<double>(2 * slices);
+  scratch_ = DeviceBuffer(scratch.bytes());
+  scratch_.clear(stream);
+
+  view_.control = part<Control>(reported_, 0);
+  view_.results = part<JobResult>(reported_, results_at_);
+  view_.matrix_steps = part<MatrixStep>(reported_, steps_at_);
+  view_.jobs = part<JobEntry>(entries_, 0);
+  view_.matrices = part<MatrixEntry>(entries_, matrices_at_);
+  view_.elements = part<ElementEntry>(entries_, elements_at_);
+  view_.element_steps = part<ElementStep>(scratch_, steps);
+  view_.live = part<std::int32_t>(scratch_, live);
+  view_.bad_parameter = part<std::int32_t>(scratch_, bad);
+  view_.totals = part<double>(scratch_, totals);
+  view_.measured = part<double>(scratch_, measured);
+  view_.formed = part<double>(scratch_, formed);
+  view_.moved = part<double>(scratch_, moved);
+  view_.job_count = static_cast<std::int32_t>(jobs_.size());
+  view_.matrix_count = static_cast<std::int32_t>(matrices_.size());
+  view_.element_count = static_cast<std::int32_t>(elements_.size());
+  view_.element_from = view_.job_count - view_.element_count;
+}
+
+void JobTables::refresh(const JobList& jobs) {
+  for_each_indexed(jobs, [&](std::size_t index, const auto& job) { fill(jobs_[index], job); });
+  std::size_t at = 0;
+  for (const RodeJob& job : jobs.rode) fill(matrices_[at++], job);
+  for (const MuonJob& job : jobs.muon) fill(matrices_[at++], job);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    jobs_[i].slot_vector = slot_in_fours(jobs_[i], matrices_[i]) ? 1 : 0;
+  }
+  at = 0;
+  for (const ElementJob& job : jobs.element) fill(elements_[at++], job);
+  changed_ = true;
+}
+
+void JobTables::refresh_active(const JobList& jobs) {
+  for_each_indexed(jobs, [&](std::size_t index, const JobBase& job) {
+    const std::int32_t active = job.active ? 1 : 0;
+    changed_ = changed_ || jobs_[index].active != active;
+    jobs_[index].active = active;
+  });
+}
+
+void JobTables::upload(cudaStream_t stream) {
+  if (!changed_) return;
+  std::byte* image = uploads_.next();
+  const auto copy = [&](std::size_t at, const auto& rows) {
+    if (!rows.empty()) std::memcpy(image + at, rows.data(), bytes_of(rows));
+  };
+  copy(0, jobs_);
+  copy(matrices_at_, matrices_);
+  copy(elements_at_, elements_);
+  uploads_.send(entries_, stream);
+  changed_ = false;
+}
+
+StepView JobTables::frozen(cudaStream_t stream) {
+  frozen_.push_back(upload_table(jobs_, stream));
+  StepView view = view_;
+  view.jobs = frozen_.back().as<JobEntry>();
+  return view;
+}
+
+JobTables::Report JobTables::report(cudaStream_t stream) {
+  RODE_CUDA_CHECK(cudaMemcpyAsync(read_back_.data(), reported_.data(), reported_.bytes(),
+                                  cudaMemcpyDeviceToHost, stream));
+  RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
+  const auto* image = read_back_.as<std::byte>();
+  return {reinterpret_cast<const Control*>(image),
+          reinterpret_cast<const JobResult*>(image + results_at_),
+          reinterpret_cast<const MatrixStep*>(image + steps_at_)};
+}
+
+std::size_t JobTables::bytes() const {
+  std::size_t bytes = slice_table_.bytes() + matrix_slice_table_.bytes() + matrix_table_.bytes() +
+                      entries_.bytes() + reported_.bytes() + scratch_.bytes();
+  for (const DeviceBuffer& jobs : frozen_) bytes += jobs.bytes();
+  return bytes;
+}
+
+}  // namespace rode::cuda

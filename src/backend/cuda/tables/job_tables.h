@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of a step: built from the jobs once, kept up to date, read back when asked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "backend/cuda/device/buffer.h"
+#include "backend/cuda/newton_schulz/newton_schulz.h"
+#include "backend/cuda/tables/step_view.h"
+#include "backend/jobs.h"
+
+namespace rode::cuda {
+
+// Newton-Schulz as the matrix jobs want it: rode, then muon, without those whose direction is
+// fixed.
+struct NsRequest {
+  std::vector<NsMatrix> matrices;
+  std::vector<std::int32_t> index;  // over matrix jobs: into `matrices`, or -1
+};
+NsRequest request_newton_schulz(const JobList& jobs);
+
+// The matrices of one Newton-Schulz batch, or (ns_batch < 0) those without an iterate.
+struct MatrixBatch {
+  std::int64_t ns_batch = -1;
+  SliceRange slices{};
+  MatrixRange matrices{};
+};
+
+class JobTables {
+ public:
+  // `ns` may be null where no matrix has an iterate.
+  JobTables(const JobList& jobs, const NsRequest& request, const NewtonSchulz* ns,
+            cudaStream_t stream);
+
+  // Takes pointers, types, constants and flags of the jobs over; the device sees them after
+  // the next upload.
+  void refresh(const JobList& jobs);
+  // The same for `active` alone, which the driver sets before every step.
+  void refresh_active(const JobList& jobs);
+  // Uploads where something has changed, in the order of the stream.
+  void upload(cudaStream_t stream);
+
+  // A view with a table of jobs of its own: its tensors stay the ones bound now, for a graph of
+  // the caller's. Allocates, and waits for the stream.
+  StepView frozen(cudaStream_t stream);
+
+  // What the last step left: waits for the stream. Valid until the next call.
+  struct Report {
+    const Control* control;
+    const JobResult* results;  // over jobs
+    const MatrixStep* matrices;
+  };
+  Report report(cudaStream_t stream);
+
+  const StepView& view() const { return view_; }
+  SliceRange all_slices() const { return all_; }
+  SliceRange element_slices() const { return element_; }
+  const std::vector<MatrixBatch>& batches() const { return batches_; }
+  std::int32_t soap_from() const { return soap_from_; }
+  std::int32_t adafactor_from() const { return adafactor_from_; }
+  std::size_t bytes() const;
+
+ private:
+  void plan_slices(const JobList& jobs, cudaStream_t stream);
+  void plan_batches(const NsRequest& request, const NewtonSchulz* ns, cudaStream_t stream);
+  void place(cudaStream_t stream);
+
+  std::vector<JobEntry> jobs_;
+  std::vector<MatrixEntry> matrices_;
+  std::vector<ElementEntry> elements_;
+  std::int64_t slice_count_ = 0;
+  std::int32_t soap_from_ = 0, adafactor_from_ = 0, parameter_count_ = 0;
+
+  DeviceBuffer slice_table_, matrix_slice_table_, matrix_table_;  // never change
+  DeviceBuffer entries_;                                          // jobs, matrices, elements
+  DeviceBuffer reported_;  // control, results, steps of matrices
+  DeviceBuffer scratch_;
+  std::vector<DeviceBuffer> frozen_;               // job tables of the caller's graphs
+  std::size_t matrices_at_ = 0, elements_at_ = 0;  // within entries_
+  std::size_t results_at_ = 0, steps_at_ = 0;      // within reported_
+
+  TableUploads uploads_;  // of entries_
+  bool changed_ = true;
+  PinnedBuffer read_back_;
+
+  StepView view_{};
+  SliceRange all_{}, element_{};
+  std::vector<MatrixBatch> batches_;
+};
+
+}  // namespace rode::cuda
