@@ -2,7 +2,7 @@
 // The seam between the optimizers and the hardware.
 //
 // A step is measure, gate, update. Measuring reads everything and changes nothing, so that
-// a bad gradient is known before any weight or state moves; the gate is one flag a job. No
+// a bad gradient is known before any weight or state moves; the gate is one flag per job. No
 // decision inside depends on a value that the host has to read: a device backend runs all
 // three as one captured graph, with multiplier, flags and scalars in device memory, and
 // copies results to the jobs when `fetch` asks for them.
@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 
 #include "backend/jobs.h"
 #include "rode/optim/common.h"
@@ -20,7 +19,7 @@ namespace rode {
 
 struct StepContext {
   double multiplier = 1.0;  // on lr, lr_rho and lr_rest
-  // Counts from 0; selects the random stream. A deferred backend counts for itself (see
+  // Counts from 0; selects the random sequence. A deferred backend counts for itself (see
   // `set_step`): the host does not know yet which of the steps before were refused.
   std::int64_t step = 0;
   bool refuse_all = true;  // a bad gradient leaves every job alone, not only its own
@@ -55,7 +54,6 @@ class Buffer {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;
 
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;
   // The same over memory of the caller's, which is neither zeroed nor freed.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which jobs a step may touch, from the flags that measuring left, and judges its end.
+#include "rules/gate.h"
+
 #include "backend/backend.h"
-#include "rules/finite_rule.h"
 
 namespace rode {
 
@@ -10,13 +11,13 @@ bool close_gate(JobList& jobs, bool refuse_all) {
   jobs.for_each([&](const JobBase& job) {
     if (!job.active) return;
     bad_gradient = bad_gradient || !job.finite;
-    refused = refused || !job.weight_finite || (refuse_all && !job.finite);
+    refused = refused || rules::refuses_step({job.finite, job.weight_finite}, refuse_all);
   });
   if (refused || !bad_gradient) return refused;
   jobs.for_each([&](const JobBase& bad) {
     if (bad.finite) return;
     jobs.for_each([&](JobBase& job) {
-      if (job.parameter == bad.parameter) job.active = false;
+      job.active = rules::lives(job.active, refused, job.parameter == bad.parameter);
     });
   });
   return false;

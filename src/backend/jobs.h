@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step works on: one job a matrix (or block) or a tensor, with every pointer and
+// What a step works on: one job per matrix (or block) or tensor, with every pointer and
 // constant it needs. Jobs are built once; between steps only bound pointers, `active`
 // and constants that the user changes move, so a backend may capture a step as a graph.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <variant>
 #include <vector>
 
 #include "rode/optim/common.h"
 #include "rode/tensor_view.h"
 #include "rules/adafactor_rule.h"
 #include "rules/element_rules.h"
+#include "rules/gate.h"
+#include "rules/matrix_step.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
 #include "rules/soap_rule.h"
@@ -24,7 +27,7 @@ struct Weights {
   DType dtype = DType::f32;
   std::uint16_t* low_bits = nullptr;  // rounding = exact
   Rounding rounding = Rounding::nearest;
-  std::uint64_t stream = 0;  // of random bits: seed and parameter name
+  std::uint64_t sequence = 0;  // of random bits: seed and parameter name
 };
 
 struct Grads {
@@ -43,11 +46,6 @@ struct StepSums {
   double ww = 0, gg = 0, dd = 0;
 };
 
-// A momentum of 0.99 sums a hundred gradients; an element of 1e36 still fits fp32 then.
-inline constexpr double kMomentumLimit = 1e72;
-// Of rules that average squares in fp32.
-inline constexpr double kSquaresLimit = 3.4e38;
-
 struct JobBase {
   std::size_t parameter = 0;  // index over all groups
   std::int64_t offset = 0;    // of the first element within the parameter (blocks)
@@ -55,12 +53,13 @@ struct JobBase {
   Grads grad;
   // A gradient whose squared norm exceeds it is refused: the rule could not keep its squares,
   // or its sums, in fp32.
-  double most_gg = kMomentumLimit;
-  bool announced = false;     // the user has heard of it being held
-  bool active = true;         // false: this step leaves the job alone
-  bool finite = true;         // measure: the gradient is, and within most_gg
-  bool weight_finite = true;  // measure, where it reads them: weights and momentum are
-  StepSums sums;              // results of measure and update
+  double most_gg = rules::kMomentumLimit;
+  bool announced = false;          // the user has heard of it being held
+  bool active = true;              // false: this step leaves the job alone
+  bool finite = true;              // measure: the gradient is, and within most_gg
+  bool weight_finite = true;       // measure, where it reads them: weights and momentum are
+  rules::MatrixProducts products;  // measure; of rules that are not matrix rules, gg alone
+  StepSums sums;                   // results of measure and update
 };
 
 // A block of a row-major matrix: rows x cols with `stride` elements between rows. All
@@ -71,25 +70,39 @@ struct Geometry {
   bool contiguous() const { return stride == cols || rows <= 1; }
 };
 
+// Averages over steps of the mean squares of the iterate's rows; null: rows are not normalised.
+struct RowAverages {
+  float* avg_sq = nullptr;  // one per row of the fan-out
+  bool columns = false;     // these rows are the columns of the matrix as stored
+};
+
+// Rows of the fan-out, and elements of each.
+inline std::int64_t row_count(const Geometry& g, const RowAverages& rows) {
+  return rows.columns ? g.cols : g.rows;
+}
+inline std::int64_t row_length(const Geometry& g, const RowAverages& rows) {
+  return rows.columns ? g.rows : g.cols;
+}
+
 struct RodeJob : JobBase {
   const rules::RodeConstants* constants = nullptr;
   Geometry geometry;
   Moments momentum;
+  RowAverages rows;
   rules::RodeScalarState state;
-  rules::RodeProducts products{};  // measure
-  rules::RodeScalars scalars{};    // update
-  rules::RodeWrite write{};        // update
+  rules::RodeScalars scalars{};  // update
+  rules::MatrixWrite write{};    // update
 };
 
 struct MuonJob : JobBase {  // Muon and MARS-M
   const rules::MuonConstants* constants = nullptr;
   Geometry geometry;
   Moments momentum;
-  Moments previous;         // MARS-M only
+  Moments previous;  // MARS-M only
+  RowAverages rows;
   float* radius = nullptr;  // normproj and hyperball only
   double scale = 1;         // of the fan-out and fan-in
-  rules::MuonProducts products{};
-  bool held = false;  // update: zero radius
+  bool held = false;        // update: zero radius
 };
 
 struct SoapMode {
@@ -137,6 +150,9 @@ inline Geometry geometry_of(const AdafactorJob& job) {
 }
 inline Geometry geometry_of(const ElementJob& job) { return {1, job.count, job.count}; }
 
+// Any job, as its own type.
+using AnyJob = std::variant<RodeJob*, MuonJob*, SoapJob*, AdafactorJob*, ElementJob*>;
+
 // One step's whole work. Deques: addresses stay while jobs are added.
 struct JobList {
   std::deque<RodeJob> rode;
@@ -145,13 +161,24 @@ struct JobList {
   std::deque<AdafactorJob> adafactor;
   std::deque<ElementJob> element;
 
+  // Calls f with every job, as its own type: kind by kind, in the order above.
   template <class F>
   void for_each(F&& f) {
-    for (auto& job : rode) f(job);
-    for (auto& job : muon) f(job);
-    for (auto& job : soap) f(job);
-    for (auto& job : adafactor) f(job);
-    for (auto& job : element) f(job);
+    visit(*this, f);
+  }
+  template <class F>
+  void for_each(F&& f) const {
+    visit(*this, f);
+  }
+
+ private:
+  template <class List, class F>
+  static void visit(List& list, F& f) {
+    for (auto& job : list.rode) f(job);
+    for (auto& job : list.muon) f(job);
+    for (auto& job : list.soap) f(job);
+    for (auto& job : list.adafactor) f(job);
+    for (auto& job : list.element) f(job);
   }
 };
 

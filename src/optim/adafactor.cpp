@@ -67,7 +67,7 @@ class AdafactorInstance final : public RuleInstance {
     AdafactorJob& job = jobs.adafactor.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;
-    job.most_gg = kSquaresLimit;
+    job.most_gg = rules::kSquaresLimit;
     const Shape& shape = subject.parameter->value.shape;
     if (shape.rank() < 2) {
       job.planes = job.rows = 1;

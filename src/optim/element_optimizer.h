@@ -31,7 +31,7 @@ void add_element_job(JobList& jobs, const Subject& subject, const StateSlots& st
   fill_base(job, subject, storage, state);
   job.constants = rules::ElementConstants<Element>{&constants};
   job.count = subject.parameter->value.numel();
-  if (Element::kAveragesSquares) job.most_gg = kSquaresLimit;
+  if (Element::kAveragesSquares) job.most_gg = rules::kSquaresLimit;
   for (int i = 0; i < Element::kMoments; ++i) job.state[i] = moments(state, Element::kKeys[i]);
   job.step = static_cast<std::int64_t*>(state.find("step"));
 }

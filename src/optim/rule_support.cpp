@@ -7,13 +7,14 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "rules/splitmix64.h"
 
 namespace rode {
 namespace {
 
-// FNV-1a: the random stream of a parameter depends on its name, not on its place.
+// FNV-1a: the random sequence of a parameter depends on its name, not on its place.
 std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL ^ (seed * 0x9e3779b97f4a7c15ULL);
+  std::uint64_t hash = 0xcbf29ce484222325ULL ^ (seed * rules::kSplitMixStep);
   for (const char c : name) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   }
@@ -57,9 +58,10 @@ std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
   std::int64_t at = 0;
   for (const std::int64_t size : sizes) {
     if (shape.in_out) {
-      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows});
+      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows, at, true});
     } else {
-      blocks.push_back({at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols});
+      blocks.push_back(
+          {at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols, at, false});
     }
     at += size;
   }
@@ -88,6 +90,17 @@ void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
   }
 }
 
+void append_row_averages(std::vector<StateSpec>& specs, std::string_view rule,
+                         const Subject& subject, Normalize normalize) {
+  const MatrixShape shape = matrix_shape(rule, subject);
+  if (normalize == Normalize::rows) specs.push_back({"row_avg_sq", {shape.fan_out()}, DType::f32});
+}
+
+RowAverages row_averages(const StateSlots& state, const Block& block) {
+  auto* data = static_cast<float*>(state.find("row_avg_sq"));
+  return {data == nullptr ? nullptr : data + block.first_row, block.in_out};
+}
+
 void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,
                const StateSlots& state, std::int64_t offset) {
   const Parameter& parameter = *subject.parameter;
@@ -95,7 +108,7 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
   job.offset = offset;
   job.weight.dtype = parameter.value.dtype;
   job.weight.rounding = storage.rounding;
-  job.weight.stream = hash_name(parameter.name, storage.seed);
+  job.weight.sequence = hash_name(parameter.name, storage.seed);
   auto* low = static_cast<std::uint16_t*>(state.find("low_bits"));
   job.weight.low_bits = low == nullptr ? nullptr : low + offset;
   if (parameter.value.data != nullptr) {

@@ -93,7 +93,7 @@ class SoapInstance final : public RuleInstance {
     SoapJob& job = jobs.soap.emplace_back();
     fill_base(job, subject, storage, state);
     job.constants = &matrix_;
-    job.most_gg = kSquaresLimit;
+    job.most_gg = rules::kSquaresLimit;
     const Shape& shape = subject.parameter->value.shape;
     for (int mode = 0; mode < shape.rank(); ++mode) {
       job.modes.push_back({shape[mode],

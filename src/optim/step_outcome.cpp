@@ -6,7 +6,7 @@
 
 #include "optim/optimizer_impl.h"
 #include "rode/error.h"
-#include "rules/finite_rule.h"
+#include "rules/gate.h"
 
 namespace rode {
 

@@ -2,7 +2,7 @@
 // The oracle of the tests: every optimizer once more, in double precision, one
 // parameter at a time, written from the paper and the authors' sources and
 // sharing no equation with the engine (it may not include anything of rules/,
-// linalg/, backend/ or optim/).
+// backend/ or optim/).
 #pragma once
 
 #include <cstdint>

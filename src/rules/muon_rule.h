@@ -11,6 +11,7 @@
 
 #include "rode/optim/muon.h"
 #include "rules/host_device.h"
+#include "rules/matrix_step.h"
 
 namespace rode::rules {
 
@@ -25,13 +26,13 @@ struct MuonConstants {
   Coefficients coefficients;
   NsDType ns_dtype;
   NsForm ns_form;
+  double row_beta;
 };
 
-// <B,B>, <B,g>, <g,g>, and with the previous gradient p: <B,p>, <p,g>, <p,p>. Constrained Muon,
-// which has none, has W in its place.
-struct MuonProducts {
-  double bb, bg, gg, bp, pg, pp;
-};
+// Whether the norm of the matrix is kept, so that W is measured too.
+RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
+  return c.constraint != MuonConstraint::none;
+}
 
 struct MuonScalars {
   bool direction;
@@ -41,15 +42,15 @@ struct MuonScalars {
   double start_b, start_g;
 };
 
-RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const MuonProducts& p) {
+RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const MatrixProducts& p) {
   MuonScalars r{};
   const double mu = c.momentum;
   r.buffer_b = mu;
   r.buffer_g = 1 - mu;
   if (c.mars) {
-    // C = (1 + k) g - k p, clipped to norm 1.
+    // C = (1 + k) g - k p, clipped to norm 1; the third array is the previous gradient p.
     const double k = c.gamma * mu / (1 - mu);
-    const double cc = (1 + k) * (1 + k) * p.gg - 2 * k * (1 + k) * p.pg + k * k * p.pp;
+    const double cc = (1 + k) * (1 + k) * p.gg - 2 * k * (1 + k) * p.gt + k * k * p.tt;
     const double clip = cc > 1 ? 1 / std::sqrt(cc) : 1;
     r.buffer_g = (1 - mu) * clip * (1 + k);
     r.buffer_p = -(1 - mu) * clip * k;
@@ -60,8 +61,8 @@ RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const M
   const double on_b = ahead * r.buffer_b;
   const double on_g = ahead * r.buffer_g + (look_ahead ? 1 - mu : 0);
   const double on_p = ahead * r.buffer_p;
-  const double norm2 = on_b * on_b * p.bb + on_g * on_g * p.gg + on_p * on_p * p.pp +
-                       2 * (on_b * on_g * p.bg + on_b * on_p * p.bp + on_g * on_p * p.pg);
+  const double norm2 = on_b * on_b * p.bb + on_g * on_g * p.gg + on_p * on_p * p.tt +
+                       2 * (on_b * on_g * p.bg + on_b * on_p * p.bt + on_g * on_p * p.gt);
   const double norm = std::sqrt(norm2 > 0 ? norm2 : 0);
   const double divisor = c.mars ? norm + c.eps : (norm > c.eps ? norm : c.eps);
   // Below fp32's smallest normal number the coefficients would leave its range.
@@ -88,23 +89,23 @@ RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, double fan_out
   return std::sqrt(fan_out > fan_in ? fan_out / fan_in : 1.0);
 }
 
-struct MuonWrite {
-  double w, x;
-};
+RODE_HOST_DEVICE inline bool muon_held(const MuonConstants& c, double radius) {
+  return constrained(c) && !(radius > 0);
+}
 
 // ww = ||W||^2, wo = <W,O>, oo = ||O||^2; radius: the norm at construction.
-RODE_HOST_DEVICE inline MuonWrite muon_write(const MuonConstants& c, double multiplier,
-                                             double scale, double ww, double wo, double oo,
-                                             double radius) {
+RODE_HOST_DEVICE inline MatrixWrite muon_write(const MuonConstants& c, double multiplier,
+                                               double scale, double ww, double wo, double oo,
+                                               double radius) {
   const double lr = multiplier * c.lr;
-  MuonWrite out{1 - lr * c.weight_decay, -lr * scale};
-  if (c.constraint == MuonConstraint::none) return out;
-  if (!(radius > 0)) return {1, 0};  // held
+  MatrixWrite out{1 - lr * c.weight_decay, -lr * scale};
+  if (!constrained(c)) return out;
+  if (muon_held(c, radius)) return {};
   if (c.constraint == MuonConstraint::hyperball) {
     out = {1, oo > 0 ? -lr * radius / std::sqrt(oo) : 0};
   }
   const double norm2 = out.w * out.w * ww + 2 * out.w * out.x * wo + out.x * out.x * oo;
-  if (!(norm2 > 0)) return {1, 0};
+  if (!(norm2 > 0)) return {};
   const double back = radius / std::sqrt(norm2);
   return {out.w * back, out.x * back};
 }

@@ -12,6 +12,7 @@
 
 #include "rode/optim/rode.h"
 #include "rules/host_device.h"
+#include "rules/matrix_step.h"
 
 namespace rode::rules {
 
@@ -26,11 +27,16 @@ struct RodeConstants {
   NsDType ns_dtype;
   NsForm ns_form;
   bool nesterov, snr;
+  double row_beta;
 };
 
-struct RodeProducts {
-  double ww, bw, gw, bb, bg, gg;
-};
+// Whether the direction moves, and whether Newton-Schulz shapes what it moves along.
+RODE_HOST_DEVICE inline bool turns(const RodeConstants& c) {
+  return c.direction != Direction::fixed;
+}
+RODE_HOST_DEVICE inline bool iterates(const RodeConstants& c) {
+  return turns(c) && c.conditioner == Conditioner::newton_schulz;
+}
 
 // One-element state; null where the option that needs it is off.
 struct RodeScalarState {
@@ -53,19 +59,20 @@ struct RodeScalars {
 
 RODE_HOST_DEVICE inline double at_least_zero(double x) { return x > 0 ? x : 0; }
 
-// Everything known before Newton-Schulz. Advances the scalar state.
+// Everything known before Newton-Schulz; the third array of the products is W. Advances the scalar
+// state.
 RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double multiplier,
-                                                 const RodeProducts& p, RodeScalarState state) {
+                                                 const MatrixProducts& p, RodeScalarState state) {
   RodeScalars r{};
   const double beta = c.momentum;
-  r.rho = std::sqrt(p.ww);
+  r.rho = std::sqrt(p.tt);
   r.rho_next = r.rho;
   r.gamma = 1;
   r.held = !(r.rho > c.eps);
   if (r.held) return r;  // buffer_w = 0: B' = momentum * B + g, unprojected
 
-  const double bu = p.bw / r.rho;
-  r.s = p.gw / r.rho;
+  const double bu = p.bt / r.rho;
+  r.s = p.gt / r.rho;
   const double pb_pb = at_least_zero(p.bb - bu * bu);
   const double pb_pg = p.bg - bu * r.s;
   const double pg_pg = at_least_zero(p.gg - r.s * r.s);
@@ -110,7 +117,7 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   // A start below 2^-23 of its terms is what rounding leaves of a gradient along W (the sums
   // above are good to about 2^-50): such a gradient turns nothing.
   const bool noise = start <= 0x1.0p-46 * (beta * beta * p.bb + p.gg);
-  r.direction = norm > c.eps_ns && !noise && c.direction != Direction::fixed;
+  r.direction = norm > c.eps_ns && !noise && turns(c);
   if (!r.direction) return r;
   r.start_b = (c.nesterov ? beta : 1) / norm;
   r.start_g = (c.nesterov ? 1 : 0) / norm;
@@ -118,19 +125,16 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   return r;
 }
 
-// The write-back W' = w * W + x * X, where X is the last kernel before its projection,
-// t = <X,U> and xx = ||X||^2: Q = X - t U, q = ||Q||. U' has norm 1 by construction
-// because rho, t and xx are measured on the very numbers that are combined (but for U, which
-// half-precision kernels on CUDA round to fp16 for t).
-struct RodeWrite {
-  double w, x, q, theta;
-};
-
-RODE_HOST_DEVICE inline RodeWrite rode_write(const RodeConstants& c, double multiplier,
-                                             const RodeScalars& r, double t, double xx) {
-  RodeWrite out{r.rho_next / r.rho, 0, 0, 0};
+// The write-back W' = w * W + x * X, where X is the last iterate before its projection:
+// Q = X - t U, q = ||Q||. U' has norm 1 by construction because rho, t and xx are measured on the
+// very numbers that are combined (except U, which half-precision products on CUDA round to fp16
+// for t).
+RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double multiplier,
+                                               const RodeScalars& r, const IterateSums& x) {
+  if (r.held) return {};
+  MatrixWrite out{r.rho_next / r.rho, 0, 0, 0};
   if (!r.direction) return out;
-  out.q = std::sqrt(at_least_zero(xx - t * t));
+  out.q = std::sqrt(at_least_zero(x.xx - x.t * x.t));
   if (!(out.q > 0)) {
     out.q = 0;
     return out;
@@ -142,7 +146,7 @@ RODE_HOST_DEVICE inline RodeWrite rode_write(const RodeConstants& c, double mult
     along_d = out.theta * along_u;
   }
   out.x = -r.rho_next * along_d / out.q;
-  out.w = (r.rho_next * along_u - out.x * t) / r.rho;
+  out.w = (r.rho_next * along_u - out.x * x.t) / r.rho;
   return out;
 }
 

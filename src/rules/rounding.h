@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// bf16 and its three ways of writing an fp32 result back.
+// bf16 and its three ways of writing an fp32 result back, with the random bits of one of them.
 #pragma once
 
 #include <cstdint>
 
 #include "rules/host_device.h"
+#include "rules/splitmix64.h"
 
 namespace rode::rules {
 
@@ -50,17 +51,32 @@ RODE_HOST_DEVICE inline std::uint16_t bf16_stochastic(float x, std::uint32_t ran
 }
 
 // Exact: the bf16 weight is the upper half of the fp32 value, the state the lower half.
+struct Halves {
+  std::uint16_t high, low;
+};
+
+RODE_HOST_DEVICE inline Halves split_halves(float x) {
+  const std::uint32_t bits = float_bits(x);
+  return {static_cast<std::uint16_t>(bits >> 16), static_cast<std::uint16_t>(bits & 0xffffU)};
+}
+
 RODE_HOST_DEVICE inline float join_halves(std::uint16_t high, std::uint16_t low) {
   return bits_float((static_cast<std::uint32_t>(high) << 16) | low);
 }
 
-// Counter-based randomness: the same (stream, index) gives the same bits on every
-// backend, thread and run. The finaliser is splitmix64's.
-RODE_HOST_DEVICE inline std::uint32_t random_bits(std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t z = stream + (index + 1) * 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  return static_cast<std::uint32_t>((z ^ (z >> 31)) >> 32);
+// Counter-based randomness: the same (sequence, index) gives the same bits on every
+// backend, thread and run.
+RODE_HOST_DEVICE inline std::uint32_t random_bits(std::uint64_t sequence, std::uint64_t index) {
+  return static_cast<std::uint32_t>(mix64(sequence + (index + 1) * kSplitMixStep) >> 32);
+}
+
+// The sequence of one parameter (seed and name) in one step: the step is spread over all bits,
+// because neighbouring steps must not share a shifted sequence.
+RODE_HOST_DEVICE inline std::uint64_t step_sequence(std::uint64_t parameter, std::int64_t step) {
+  const auto count = static_cast<std::uint64_t>(step);
+  const std::uint64_t high = random_bits(parameter, 2 * count);
+  const std::uint64_t low = random_bits(parameter, 2 * count + 1);
+  return high << 32 | low;
 }
 
 }  // namespace rode::rules

@@ -27,11 +27,6 @@ RODE_HOST_DEVICE inline bool soap_changes_basis(const SoapConstants& c, std::int
   return k > 0 && k % c.precondition_frequency == 0;
 }
 
-// An entry of a factor: L <- beta2 L + (1 - beta2) GG.
-RODE_HOST_DEVICE inline float soap_average(float beta2, float rest2, float old, float fresh) {
-  return beta2 * old + rest2 * fresh;
-}
-
 // W' = w * W + n * N: the decay comes after the step and takes in both.
 struct SoapWrite {
   double w, n;
@@ -43,12 +38,26 @@ RODE_HOST_DEVICE inline SoapWrite soap_write(const SoapConstants& c, double mult
   return {keep, -keep * soap_step_size(c, multiplier, k)};
 }
 
+// What all elements share in a step.
+struct SoapCoefficients {
+  float beta1, rest1, beta2, rest2, eps;
+};
+
+RODE_HOST_DEVICE inline SoapCoefficients soap_coefficients(const SoapConstants& c) {
+  return {static_cast<float>(c.beta1), static_cast<float>(1 - c.beta1), static_cast<float>(c.beta2),
+          static_cast<float>(1 - c.beta2), static_cast<float>(c.eps)};
+}
+
+// An entry of a factor: L <- beta2 L + (1 - beta2) GG.
+RODE_HOST_DEVICE inline float soap_average(const SoapCoefficients& c, float old, float fresh) {
+  return c.beta2 * old + c.rest2 * fresh;
+}
+
 // Advances the moments with the rotated gradient and returns the normalised direction.
-RODE_HOST_DEVICE inline float soap_element(float beta1, float rest1, float beta2, float rest2,
-                                           float eps, float g, float& m, float& v) {
-  m = beta1 * m + rest1 * g;
-  v = beta2 * v + rest2 * g * g;
-  return m / (std::sqrt(v) + eps);
+RODE_HOST_DEVICE inline float soap_element(SoapCoefficients c, float g, float& m, float& v) {
+  m = c.beta1 * m + c.rest1 * g;
+  v = c.beta2 * v + c.rest2 * g * g;
+  return m / (std::sqrt(v) + c.eps);
 }
 
 }  // namespace rode::rules

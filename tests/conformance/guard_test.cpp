@@ -55,7 +55,7 @@ Case adversarial(Gaussian& gaussian, const Extents& shape, int rank, double stre
 
 // The engine's iteration on the tangent momentum, stopped after `steps`.
 struct Stopped {
-  Values kernel;  // before its projection
+  Values iterate;  // before its projection
   double t = 0;
 };
 
@@ -73,7 +73,7 @@ class Iteration {
     workspace_.resize(cpu::ns_workspace_floats(plan));
     std::copy(start_.begin(), start_.end(), workspace_.begin());
     const auto count = static_cast<std::int64_t>(start_.size());
-    partial_.resize(static_cast<std::size_t>(2 * cpu::chunk_count(count)));
+    partial_.resize(static_cast<std::size_t>(2 * cpu::slice_count(count)));
     Weights weight;
     weight.data = const_cast<float*>(case_.weight.data());  // read only
     const cpu::Sphere sphere{&weight, {case_.shape[0], case_.shape[1], case_.shape[1]}, rho_};
@@ -81,7 +81,7 @@ class Iteration {
     cpu::Team alone(0);
     const cpu::NsResult result =
         cpu::newton_schulz(alone, plan, &sphere, workspace_.data(), partial_.data());
-    return {Values(result.kernel, result.kernel + count), result.t};
+    return {Values(result.iterate, result.iterate + count), result.sums.t};
   }
 
   // The largest singular value that the iteration after `steps` would start from.
@@ -92,7 +92,7 @@ class Iteration {
     reference::Matrix x(static_cast<std::size_t>(case_.shape[0]),
                         static_cast<std::size_t>(case_.shape[1]));
     for (std::size_t i = 0; i < x.data.size(); ++i)
-      x.data[i] = factor * (static_cast<double>(stopped.kernel[i]) -
+      x.data[i] = factor * (static_cast<double>(stopped.iterate[i]) -
                             stopped.t / rho_ * static_cast<double>(case_.weight[i]));
     return testing::largest_singular_value(x);
   }

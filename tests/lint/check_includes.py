@@ -7,7 +7,7 @@ A folder may include itself, the folders below it in LAYERS, and public
 headers. Beyond that order:
   - public headers include only public headers and the standard library;
   - outside backend/, only the seam (headers directly in src/backend) is seen,
-    and one backend does not include another, except BORROWED;
+    and one backend does not include another; all may include backend/host;
   - the folders of backend/cuda have an order of their own, CUDA_FOLDERS;
   - reference/, the oracle of the tests, shares no equation with the engine,
     and the engine does not know it;
@@ -23,7 +23,7 @@ import sys
 import source_tree
 
 # From the bottom up.
-LAYERS = ["core", "rules", "backend", "linalg", "optim", "adapters", "lab", "apps"]
+LAYERS = ["core", "rules", "backend", "optim", "adapters", "lab", "apps"]
 # What a folder of the lab includes of the others.
 LAB = {
     "base": set(),
@@ -40,12 +40,12 @@ LAB = {
 }
 LAB_WITH_TORCH = {"models", "train"}
 TORCH = re.compile(r"(torch|ATen|c10|rode/torch)[/.]")
-ENGINE = ["core", "rules", "backend", "linalg", "optim"]
+ENGINE = ["core", "rules", "backend", "optim"]
 # The adapters' own headers are installed beside the engine's, and may include what they adapt to.
 INCLUDE_FOLDERS = ["src", "include", "adapters/torch/include", "apps/rode", "."]
 UNRESTRICTED = {"tests", "bench", "examples"}
-# LAPACK's factorizations on the host, which a device backend may use as they are.
-BORROWED = {pathlib.PurePath("src/backend/cpu/lapack.h")}
+# What backends do on the host, whatever their device.
+SHARED_BACKEND = "host"
 # From the bottom up; those of one line do not know each other.
 CUDA_FOLDERS = [
     {"device"},
@@ -153,8 +153,7 @@ def problem(file: pathlib.Path, quoted: bool, name: str, target: pathlib.Path | 
         return f"{here}/ includes '{name}', but {there}/ lies above it"
     if backend_of(target) and here != "backend":
         return f"{here}/ includes '{name}'; outside backend/ only its seam may be seen"
-    other_backend = backend_of(target) and backend_of(file) != backend_of(target)
-    if other_backend and pathlib.PurePath(target) not in BORROWED:
+    if backend_of(target) not in (None, SHARED_BACKEND, backend_of(file)):
         return f"'{name}' belongs to another backend"
     return cuda_problem(file, name, target)
 

@@ -123,7 +123,6 @@ class DeferredCpu final : public Backend {
  public:
   explicit DeferredCpu(const BackendOptions& options) : cpu_(make_cpu_backend(options)) {}
 
-  std::string_view name() const override { return "deferred cpu"; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override {
     return std::make_unique<FarBuffer>(bytes);
   }

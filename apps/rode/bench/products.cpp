@@ -11,6 +11,9 @@
 
 #include <cblas.h>
 
+#include "rules/cost.h"
+#include "rules/splitmix64.h"
+
 // Of the OpenMP runtime that OpenBLAS was linked with; <omp.h> may belong to another one.
 extern "C" void omp_set_num_threads(int);
 
@@ -20,20 +23,11 @@ namespace {
 double iteration_flops(const MatrixSize& size) {
   const auto m = static_cast<double>(std::max(size.rows, size.columns));
   const auto n = static_cast<double>(std::min(size.rows, size.columns));
-  return 3 * m * n * n + n * n * n;
+  return rules::symmetric_iteration_flops(m, n);
 }
 
 std::size_t elements(const MatrixSize& size) {
   return static_cast<std::size_t>(size.rows * size.columns);
-}
-
-// Steele, Lea & Flood's SplitMix64: a full-period counter with a strong mixer.
-std::uint64_t next_random(std::uint64_t& state) {
-  state += 0x9e3779b97f4a7c15u;
-  std::uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
 }
 
 }  // namespace
@@ -43,7 +37,7 @@ void fill_gaussian(float* values, std::size_t count, float deviation, std::uint6
   constexpr float unit = 0x1p-24f;
   std::uint64_t state = seed;
   for (std::size_t i = 0; i < count; i += 2) {
-    const std::uint64_t bits = next_random(state);
+    const std::uint64_t bits = rules::next_splitmix64(state);
     const float u = static_cast<float>(bits >> 40) * unit;
     const float angle = 2 * std::numbers::pi_v<float> * static_cast<float>(bits & 0xffffffu) * unit;
     const float radius = deviation * std::sqrt(-2 * std::log(1 - u));

@@ -23,7 +23,7 @@ class Products {
   Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads);
 
   double run_ms();       // every product once, by the clock
-  double flops() const;  // 3 m n^2 + n^3 an iteration, over all matrices
+  double flops() const;  // of symmetric products, over all matrices and iterations
 
  private:
   struct Workspace {

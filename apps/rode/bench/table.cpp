@@ -14,6 +14,7 @@
 #include "bench/peers.h"
 #include "rode/error.h"
 #include "rode/version.h"
+#include "rules/cost.h"
 
 namespace rode::cli {
 namespace {
@@ -41,8 +42,8 @@ constexpr std::array<Row, 9> kTable = {{
 // copy. A managed number is read as W, g, B and written as W, B, one that AdamW steps as W, g, two
 // moments, and W and the moments; momentum and moments are fp32.
 struct Work {
-  double full_flops = 0;       // 4 m n^2 + 2 n^3 an iteration
-  double symmetric_flops = 0;  // 3 m n^2 + n^3: one triangle of what is symmetric
+  double full_flops = 0;
+  double symmetric_flops = 0;  // one triangle of what is symmetric
   double bytes = 0;            // 0: not counted for this rule
 };
 
@@ -57,8 +58,8 @@ Work work_of(const Model& model, const Method& method, const std::string& dtype)
   for (const MatrixSize& size : matrices) {
     const auto m = static_cast<double>(std::max(size.rows, size.columns));
     const auto n = static_cast<double>(std::min(size.rows, size.columns));
-    work.full_flops += 4 * m * n * n + 2 * n * n * n;
-    work.symmetric_flops += 3 * m * n * n + n * n * n;
+    work.full_flops += rules::full_iteration_flops(m, n);
+    work.symmetric_flops += rules::symmetric_iteration_flops(m, n);
   }
   const double steps = matrices.empty() ? 0 : std::stod(option_value(method, "ns_steps"));
   work.full_flops *= steps;

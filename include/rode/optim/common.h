@@ -21,6 +21,10 @@ enum class NsDType { automatic, fp32, bf16, fp16 };
 // restart; algebraically equal, fewer FLOPs if rows > columns.
 enum class NsForm { automatic, standard, gram };
 
+// Rows of the orthogonalised matrix, those of the fan-out: as they are, or each divided by its root
+// mean square, averaged over steps (NorMuon).
+enum class Normalize { none, rows };
+
 // Writing bf16 weights back.
 enum class Rounding {
   nearest,

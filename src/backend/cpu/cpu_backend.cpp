@@ -14,6 +14,8 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
 #include "rode/error.h"
+#include "rules/cost.h"
+#include "rules/gate.h"
 
 namespace rode::cpu {
 namespace {
@@ -66,7 +68,7 @@ int thread_count(int asked) {
 
 double newton_schulz_cost(const NsPlan& plan) {
   const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
-  return plan.steps * (3 * m * n * n + n * n * n) + 20 * m * n;
+  return plan.steps * rules::symmetric_iteration_flops(m, n) + 20 * m * n;
 }
 
 void check_form(NsForm form, bool batched) {
@@ -81,15 +83,24 @@ JobBase& base(const MatrixTask& task) {
   return std::visit([](auto* job) -> JobBase& { return *job; }, task.job);
 }
 
-// A parameter-sized pass reads the gradient alone: enough to know that it is finite.
-void measure_gradient(const Grads& grad, std::int64_t count, std::int64_t chunk, double* out) {
+// Of rules that only need to know that the gradient is finite.
+template <class Job>
+void measure_slice(const Job& job, std::int64_t slice, rules::MatrixProducts& out) {
   float scratch[kTile];
-  for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
-    out[5] += sum_of_squares(read(grad, at, n, scratch), n);
+  const std::int64_t count = geometry_of(job).numel();
+  for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+    out.gg += sum_of_squares(read(job.grad, at, n, scratch), n);
   });
 }
 
-std::int64_t element_count(const SoapJob& job) { return geometry_of(job).numel(); }
+void add(rules::MatrixProducts& sum, const rules::MatrixProducts& part) {
+  sum.tt += part.tt;
+  sum.bt += part.bt;
+  sum.gt += part.gt;
+  sum.bb += part.bb;
+  sum.bg += part.bg;
+  sum.gg += part.gg;
+}
 
 }  // namespace
 
@@ -107,8 +118,8 @@ std::unique_ptr<Buffer> CpuBackend::adopt(void* memory, std::size_t bytes) {
 double CpuBackend::squared_norm(const Weights& weight, const Geometry& geometry) {
   float tile[kTile];
   double sum = 0;
-  for (std::int64_t chunk = 0; chunk < chunk_count(geometry.numel()); ++chunk) {
-    for_tiles(geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+  for (std::int64_t slice = 0; slice < slice_count(geometry.numel()); ++slice) {
+    for_tiles(geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
       sum += sum_of_squares(read(weight, stored, n, tile), n);
     });
   }
@@ -122,41 +133,44 @@ void CpuBackend::store_norm(const Weights& weight, const Geometry& geometry, flo
 Scratch CpuBackend::scratch(int worker) {
   const auto index = static_cast<std::size_t>(worker);
   return {static_cast<float*>(workspace_[0]->data()) + index * floats_per_worker_,
-          static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_};
+          static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_,
+          {static_cast<rules::RowSums*>(workspace_[2]->data()) + index * rows_per_worker_,
+           static_cast<float*>(workspace_[3]->data()) + index * rows_per_worker_}};
 }
 
 std::size_t CpuBackend::workspace_bytes() const {
-  std::size_t bytes = (measure_partial_.size() + element_partial_.size()) * sizeof(double);
+  std::size_t bytes = measure_partial_.size() * sizeof(rules::MatrixProducts) +
+                      element_partial_.size() * sizeof(double);
   for (const auto& buffer : workspace_) bytes += buffer->bytes();
   return bytes;
 }
 
 void CpuBackend::plan_matrices(JobList& jobs) {
-  std::int64_t most_chunks = 1;
+  std::int64_t most_slices = 1;
   const auto add = [&](auto& job, const NsPlan& plan, std::size_t floats, double cost,
                        std::int64_t elements) {
     matrices_.push_back({&job, plan, cost});
     floats_per_worker_ = std::max(floats_per_worker_, floats);
-    most_chunks = std::max(most_chunks, chunk_count(elements));
+    most_slices = std::max(most_slices, slice_count(elements));
   };
-  for (RodeJob& job : jobs.rode) {
+  const auto add_matrix = [&](auto& job) {
     check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
-  }
-  for (MuonJob& job : jobs.muon) {
-    check_form(job.constants->ns_form, batched_);
-    const NsPlan chosen = plan(job, batched_);
-    add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
-  }
+    if (job.rows.avg_sq == nullptr) return;
+    const auto rows = static_cast<std::size_t>(row_count(job.geometry, job.rows));
+    rows_per_worker_ = std::max(rows_per_worker_, rows);
+  };
+  for (RodeJob& job : jobs.rode) add_matrix(job);
+  for (MuonJob& job : jobs.muon) add_matrix(job);
   for (SoapJob& job : jobs.soap) {
-    add(job, NsPlan{}, soap_workspace_floats(job), soap_cost(job), element_count(job));
+    add(job, NsPlan{}, soap_workspace_floats(job), soap_cost(job), geometry_of(job).numel());
   }
   for (AdafactorJob& job : jobs.adafactor) {
     adafactors_.push_back(&job);
-    most_chunks = std::max(most_chunks, chunk_count(job.planes * job.rows * job.cols));
+    most_slices = std::max(most_slices, slice_count(geometry_of(job).numel()));
   }
-  doubles_per_worker_ = static_cast<std::size_t>(2 * most_chunks);
+  doubles_per_worker_ = static_cast<std::size_t>(2 * most_slices);
   // Costly first: the threads then finish together. Equal costs are equal shapes, which
   // stand together as one batch.
   if (batched_) {
@@ -165,89 +179,70 @@ void CpuBackend::plan_matrices(JobList& jobs) {
   }
 }
 
-void CpuBackend::plan_chunks(JobList& jobs) {
-  const auto measured = [&](JobBase& job, std::int64_t elements) {
-    for (std::int64_t chunk = 0; chunk < chunk_count(elements); ++chunk) {
-      measure_tasks_.push_back({measured_.size(), chunk});
+void CpuBackend::plan_slices(JobList& jobs) {
+  const auto add_slices = [](std::vector<SliceTask>& tasks, std::size_t job,
+                             std::int64_t elements) {
+    for (std::int64_t slice = 0; slice < slice_count(elements); ++slice) {
+      tasks.push_back({job, slice});
     }
-    measured_.push_back(&job);
   };
-  for (RodeJob& job : jobs.rode) measured(job, job.geometry.numel());
-  for (MuonJob& job : jobs.muon) measured(job, job.geometry.numel());
-  for (SoapJob& job : jobs.soap) measured(job, element_count(job));
-  for (AdafactorJob& job : jobs.adafactor) measured(job, job.planes * job.rows * job.cols);
+  jobs.for_each([&](auto& job) {
+    add_slices(measure_tasks_, measured_.size(), geometry_of(job).numel());
+    measured_.emplace_back(&job);
+  });
   for (ElementJob& job : jobs.element) {
-    measured(job, job.count);
-    for (std::int64_t chunk = 0; chunk < chunk_count(job.count); ++chunk) {
-      element_tasks_.push_back({elements_.size(), chunk});
-    }
+    add_slices(element_tasks_, elements_.size(), job.count);
     elements_.push_back(&job);
   }
-  measure_partial_.resize(measure_tasks_.size() * kProducts);
+  measure_partial_.resize(measure_tasks_.size());
   element_partial_.resize(element_tasks_.size() * 2);
 }
 
 void CpuBackend::prepare(JobList& jobs) {
   plan_matrices(jobs);
-  plan_chunks(jobs);
-  // Many matrices: one a thread, no waiting inside. Few: all threads on each in turn. Both cut
+  plan_slices(jobs);
+  // Many matrices: one per thread, no waiting inside. Few: all threads on each in turn. Both cut
   // a matrix the same way, so they give the same bits. Decided once: the workspace depends on it.
   const std::int64_t working = std::min(pool_.threads(), available_cores());
-  matrix_a_thread_ = batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
+  matrix_per_thread_ = batched_ && static_cast<std::int64_t>(matrices_.size()) >= 4 * working;
   // One matrix at a time takes one workspace, however many threads share it.
-  const auto workers = static_cast<std::size_t>(matrix_a_thread_ ? pool_.threads() : 1);
+  const auto workers = static_cast<std::size_t>(matrix_per_thread_ ? pool_.threads() : 1);
   floats_per_worker_ = (floats_per_worker_ + 15) / 16 * 16;
   workspace_.push_back(allocate(workers * floats_per_worker_ * sizeof(float)));
   workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
+  workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(rules::RowSums)));
+  workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(float)));
 }
 
-void CpuBackend::measure(JobList& jobs) {
-  std::fill(measure_partial_.begin(), measure_partial_.end(), 0.0);
-  // measured_ holds the jobs in the order of the list: kind by kind.
-  const std::size_t muon_from = jobs.rode.size(), soap_from = muon_from + jobs.muon.size();
-  const std::size_t adafactor_from = soap_from + jobs.soap.size();
-  const std::size_t element_from = adafactor_from + jobs.adafactor.size();
+void CpuBackend::measure() {
+  std::fill(measure_partial_.begin(), measure_partial_.end(), rules::MatrixProducts{});
   pool_.run(static_cast<std::int64_t>(measure_tasks_.size()), [&](std::int64_t index, int) {
-    const ChunkTask task = measure_tasks_[static_cast<std::size_t>(index)];
-    const JobBase& job = *measured_[task.job];
-    if (!job.active) return;
-    double* out = measure_partial_.data() + index * kProducts;
-    if (task.job < muon_from) {
-      measure_chunk(static_cast<const RodeJob&>(job), task.chunk, out);
-    } else if (task.job < soap_from) {
-      measure_chunk(static_cast<const MuonJob&>(job), task.chunk, out);
-    } else if (task.job < adafactor_from) {
-      measure_gradient(job.grad, element_count(static_cast<const SoapJob&>(job)), task.chunk, out);
-    } else if (task.job < element_from) {
-      const auto& factored = static_cast<const AdafactorJob&>(job);
-      measure_gradient(job.grad, factored.planes * factored.rows * factored.cols, task.chunk, out);
-    } else {
-      measure_gradient(job.grad, static_cast<const ElementJob&>(job).count, task.chunk, out);
-    }
+    const auto at = static_cast<std::size_t>(index);
+    const SliceTask task = measure_tasks_[at];
+    std::visit(
+        [&](const auto* job) {
+          if (job->active) measure_slice(*job, task.slice, measure_partial_[at]);
+        },
+        measured_[task.job]);
   });
 
-  // Partial sums are added in the order of the chunks, whoever made them.
+  // Partial sums are added in the order of the slices, whoever made them.
   std::size_t task = 0;
   for (std::size_t index = 0; index < measured_.size(); ++index) {
-    double sum[kProducts] = {};
+    rules::MatrixProducts sum;
     for (; task < measure_tasks_.size() && measure_tasks_[task].job == index; ++task) {
-      for (std::size_t i = 0; i < kProducts; ++i) sum[i] += measure_partial_[task * kProducts + i];
+      add(sum, measure_partial_[task]);
     }
-    JobBase& job = *measured_[index];
+    JobBase& job = *std::visit([](auto* any) -> JobBase* { return any; }, measured_[index]);
     job.sums = {};
     job.finite = job.weight_finite = true;
     if (!job.active) continue;
-    job.sums.gg = sum[5];
-    job.finite = sum[5] <= job.most_gg;
-    if (index < muon_from) {
-      static_cast<RodeJob&>(job).products = {sum[0], sum[1], sum[2], sum[3], sum[4], sum[5]};
-      job.sums.ww = sum[0];
-      job.weight_finite = std::isfinite(sum[0]) && std::isfinite(sum[3]);
-    } else if (index < soap_from) {
-      // add_products saw (previous or W, momentum, gradient) as (w, b, g).
-      static_cast<MuonJob&>(job).products = {sum[3], sum[4], sum[5], sum[1], sum[2], sum[0]};
-      job.weight_finite = std::isfinite(sum[3]) && std::isfinite(sum[0]);
-    }
+    job.products = sum;
+    job.sums.gg = sum.gg;
+    if (std::holds_alternative<RodeJob*>(measured_[index])) job.sums.ww = sum.tt;
+    const rules::Verdict verdict = rules::judge(sum, job.most_gg);
+    job.finite = verdict.finite;
+    job.weight_finite = verdict.weight_finite;
   }
 }
 
@@ -262,7 +257,7 @@ void CpuBackend::update_matrices(const StepContext& context) {
       cpu::update(*std::get<SoapJob*>(task.job), team, space, context);
     }
   };
-  if (matrix_a_thread_) {
+  if (matrix_per_thread_) {
     pool_.run(static_cast<std::int64_t>(matrices_.size()), [&](std::int64_t index, int worker) {
       Team alone(worker);
       step(matrices_[static_cast<std::size_t>(index)], alone, scratch(worker));
@@ -277,7 +272,7 @@ void CpuBackend::update_matrices(const StepContext& context) {
 }
 
 void CpuBackend::step(JobList& jobs, const StepContext& context) {
-  measure(jobs);
+  measure();
   fetched_.refused = close_gate(jobs, context.refuse_all);
   if (fetched_.refused) {
     ++fetched_.refused_steps;
@@ -301,9 +296,9 @@ void CpuBackend::update(const StepContext& context) {
 
   std::fill(element_partial_.begin(), element_partial_.end(), 0.0);
   pool_.run(static_cast<std::int64_t>(element_tasks_.size()), [&](std::int64_t index, int) {
-    const ChunkTask task = element_tasks_[static_cast<std::size_t>(index)];
+    const SliceTask task = element_tasks_[static_cast<std::size_t>(index)];
     const ElementJob& job = *elements_[task.job];
-    if (job.active) update_chunk(job, task.chunk, context, element_partial_.data() + 2 * index);
+    if (job.active) update_slice(job, task.slice, context, element_partial_.data() + 2 * index);
   });
   for (std::size_t index = 0; index < element_tasks_.size(); ++index) {
     ElementJob& job = *elements_[element_tasks_[index].job];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fp32 loops; each is compiled once an instruction set.
+// The fp32 loops; each is compiled once per instruction set.
 #include "backend/cpu/kernels.h"
 
 #include "backend/cpu/versions.h"
@@ -49,44 +49,44 @@ struct EightWide {
 };
 
 template <class Width>
-[[gnu::always_inline]] inline void products_of(const float* w, const float* b, const float* g,
-                                               std::int64_t n, double* out) {
+[[gnu::always_inline]] inline void products_of(const float* t, const float* b, const float* g,
+                                               std::int64_t n, rules::MatrixProducts& out) {
   using Floats = typename Width::Floats;
   using Doubles = typename Width::Doubles;
   constexpr int kWidth = sizeof(Floats) / sizeof(float);
-  Doubles ww{}, bw{}, gw{}, bb{}, bg{}, gg{};
+  Doubles tt{}, bt{}, gt{}, bb{}, bg{}, gg{};
   std::int64_t i = 0;
   for (; i + kWidth <= n; i += kWidth) {
     Floats narrow[3];
-    __builtin_memcpy(&narrow[0], w + i, sizeof(Floats));
+    __builtin_memcpy(&narrow[0], t + i, sizeof(Floats));
     __builtin_memcpy(&narrow[1], b + i, sizeof(Floats));
     __builtin_memcpy(&narrow[2], g + i, sizeof(Floats));
     const Doubles x = __builtin_convertvector(narrow[0], Doubles);
     const Doubles y = __builtin_convertvector(narrow[1], Doubles);
     const Doubles z = __builtin_convertvector(narrow[2], Doubles);
-    ww += x * x;
-    bw += y * x;
-    gw += z * x;
+    tt += x * x;
+    bt += y * x;
+    gt += z * x;
     bb += y * y;
     bg += y * z;
     gg += z * z;
   }
   for (; i < n; ++i) {
-    const double x = exact(w[i]), y = exact(b[i]), z = exact(g[i]);
-    ww[0] += x * x;
-    bw[0] += y * x;
-    gw[0] += z * x;
+    const double x = exact(t[i]), y = exact(b[i]), z = exact(g[i]);
+    tt[0] += x * x;
+    bt[0] += y * x;
+    gt[0] += z * x;
     bb[0] += y * y;
     bg[0] += y * z;
     gg[0] += z * z;
   }
   for (int lane = 0; lane < kWidth; ++lane) {
-    out[0] += ww[lane];
-    out[1] += bw[lane];
-    out[2] += gw[lane];
-    out[3] += bb[lane];
-    out[4] += bg[lane];
-    out[5] += gg[lane];
+    out.tt += tt[lane];
+    out.bt += bt[lane];
+    out.gt += gt[lane];
+    out.bb += bb[lane];
+    out.bg += bg[lane];
+    out.gg += gg[lane];
   }
 }
 
@@ -95,33 +95,35 @@ template <class Width>
 #if defined(__x86_64__) && !defined(RODE_SANITIZED)
 namespace {
 
-__attribute__((target("avx512f"))) void products_avx512(const float* w, const float* b,
+__attribute__((target("avx512f"))) void products_avx512(const float* t, const float* b,
                                                         const float* g, std::int64_t n,
-                                                        double* out) {
-  products_of<EightWide>(w, b, g, n, out);
+                                                        rules::MatrixProducts& out) {
+  products_of<EightWide>(t, b, g, n, out);
 }
 
-__attribute__((target("avx2"))) void products_avx2(const float* w, const float* b, const float* g,
-                                                   std::int64_t n, double* out) {
-  products_of<FourWide>(w, b, g, n, out);
+__attribute__((target("avx2"))) void products_avx2(const float* t, const float* b, const float* g,
+                                                   std::int64_t n, rules::MatrixProducts& out) {
+  products_of<FourWide>(t, b, g, n, out);
 }
 
-void products_baseline(const float* w, const float* b, const float* g, std::int64_t n,
-                       double* out) {
-  products_of<TwoWide>(w, b, g, n, out);
+void products_baseline(const float* t, const float* b, const float* g, std::int64_t n,
+                       rules::MatrixProducts& out) {
+  products_of<TwoWide>(t, b, g, n, out);
 }
 
 }  // namespace
 
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
+void add_products(const float* t, const float* b, const float* g, std::int64_t n,
+                  rules::MatrixProducts& out) {
   static const auto chosen = __builtin_cpu_supports("avx512f") != 0 ? products_avx512
                              : __builtin_cpu_supports("avx2") != 0  ? products_avx2
                                                                     : products_baseline;
-  chosen(w, b, g, n, out);
+  chosen(t, b, g, n, out);
 }
 #else
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out) {
-  products_of<FourWide>(w, b, g, n, out);
+void add_products(const float* t, const float* b, const float* g, std::int64_t n,
+                  rules::MatrixProducts& out) {
+  products_of<FourWide>(t, b, g, n, out);
 }
 #endif
 
@@ -188,6 +190,21 @@ RODE_VERSIONS
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n) {
   RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) out[i] = a * x[i] + b * y[i];
+}
+
+RODE_VERSIONS
+void add_products_apart(const float* x, const float* y, double* sums, std::int64_t n) {
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    sums[i] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  }
+}
+
+RODE_VERSIONS
+void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
+                    const float* f, std::int64_t n) {
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) out[i] = (a + u * f[i]) * x[i] + b * f[i] * y[i];
 }
 
 RODE_VERSIONS

@@ -8,11 +8,13 @@
 #include <cstdint>
 
 #include "rules/element_rules.h"
+#include "rules/matrix_step.h"
 
 namespace rode::cpu {
 
-// out += {ww, bw, gw, bb, bg, gg}
-void add_products(const float* w, const float* b, const float* g, std::int64_t n, double* out);
+// Adds the products of a run; t is the third array.
+void add_products(const float* t, const float* b, const float* g, std::int64_t n,
+                  rules::MatrixProducts& out);
 double dot(const float* x, const float* y, std::int64_t n);
 double sum_of_squares(const float* x, std::int64_t n);
 double squared_distance(const float* x, const float* y, std::int64_t n);
@@ -37,6 +39,12 @@ void project(float* x, const float* w, float t, float factor, std::int64_t n);
 void scale(float* x, float factor, std::int64_t n);
 // out = a x + b y
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n);
+
+// sums[i] += x[i] y[i]
+void add_products_apart(const float* x, const float* y, double* sums, std::int64_t n);
+// out[i] = (a + u f[i]) x[i] + b f[i] y[i]
+void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
+                    const float* f, std::int64_t n);
 
 // One overload per element rule: `out` receives the new weights, the moments advance in place.
 #define RODE_DECLARE_RUN(Rule)                                                          \

@@ -23,16 +23,16 @@ bool is_small(const ModeView& view) {
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Slabs (extent x inner) that one task takes together.
-std::int64_t slabs_a_task(const ModeView& view) {
-  return std::max<std::int64_t>(1, kChunk / (view.extent * view.inner));
+std::int64_t slabs_per_task(const ModeView& view) {
+  return std::max<std::int64_t>(1, kSlice / (view.extent * view.inner));
 }
 
-// Runs f(first, last) over groups of slabs.
+// Runs f(first, last) over batches of slabs.
 template <class F>
 void for_slabs(Team& team, const ModeView& view, F&& f) {
-  const std::int64_t group = slabs_a_task(view);
-  team.run(ceil_div(view.outer, group),
-           [&](std::int64_t task) { f(task * group, std::min(view.outer, (task + 1) * group)); });
+  const std::int64_t batch = slabs_per_task(view);
+  team.run(ceil_div(view.outer, batch),
+           [&](std::int64_t task) { f(task * batch, std::min(view.outer, (task + 1) * batch)); });
 }
 
 // Runs f(i, height, j, width) over blocks of a rows x cols result.
@@ -64,7 +64,7 @@ void rotate_small(Team& team, const ModeView& view, const float* q, bool into, c
 }
 
 void gram_small(Team& team, const ModeView& view, const float* x, double* partial, float* gram) {
-  const std::int64_t n = view.extent, inner = view.inner, group = slabs_a_task(view);
+  const std::int64_t n = view.extent, inner = view.inner, batch = slabs_per_task(view);
   for_slabs(team, view, [&](std::int64_t first, std::int64_t last) {
     double sum[kSmallExtent * kSmallExtent] = {};
     for (std::int64_t o = first; o < last; ++o) {
@@ -80,11 +80,11 @@ void gram_small(Team& team, const ModeView& view, const float* x, double* partia
         }
       }
     }
-    std::copy(sum, sum + n * n, partial + first / group * n * n);
+    std::copy(sum, sum + n * n, partial + first / batch * n * n);
   });
   for (std::int64_t at = 0; at < n * n; ++at) {
     double sum = 0;
-    for (std::int64_t task = 0; task < ceil_div(view.outer, group); ++task) {
+    for (std::int64_t task = 0; task < ceil_div(view.outer, batch); ++task) {
       sum += partial[task * n * n + at];
     }
     gram[at] = static_cast<float>(sum);
@@ -126,7 +126,7 @@ void rotate(Team& team, const ModeView& view, const float* q, bool into, const f
     gemm(into, false, height, width, n, 1, into ? q + i : q + i * n, n, x + base + j, inner, 0,
          y + base + i * inner + j, inner);
   };
-  if (n * inner <= kChunk) {
+  if (n * inner <= kSlice) {
     for_slabs(team, view, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t o = first; o < last; ++o) slab(o, 0, n, 0, inner);
     });
@@ -142,7 +142,7 @@ void rotate(Team& team, const ModeView& view, const float* q, bool into, const f
 
 std::size_t mode_gram_floats(const ModeView& view) {
   if (is_small(view)) {
-    const std::int64_t tasks = ceil_div(view.outer, slabs_a_task(view));
+    const std::int64_t tasks = ceil_div(view.outer, slabs_per_task(view));
     return static_cast<std::size_t>(2 * tasks * view.extent * view.extent);
   }
   const bool unfolded = view.outer > 1 && view.inner > 1;

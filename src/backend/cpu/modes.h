@@ -6,14 +6,11 @@
 #include <cstdint>
 
 #include "backend/cpu/thread_pool.h"
+#include "backend/host/soap_step.h"
 
 namespace rode::cpu {
 
-// The tensor as outer x extent x inner, with the mode in the middle.
-struct ModeView {
-  std::int64_t outer = 1, extent = 1, inner = 1;
-  std::int64_t numel() const { return outer * extent * inner; }
-};
+using host::ModeView;
 
 // Y = X with the mode multiplied by Q^T (into the basis whose vectors are Q's columns) or
 // by Q (back).

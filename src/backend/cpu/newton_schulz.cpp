@@ -3,22 +3,28 @@
 #include "backend/cpu/newton_schulz.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/ns_iterations.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/tiles.h"
+#include "rules/cost.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::cpu {
 namespace {
 
-// FLOPs in units of n^3 for r = long/short and five steps (docs/numerics.md). The margin
-// is for the Gram form's smaller products, which run below the BLAS's best speed.
+// Commuting products skip most, not all, of the lower triangle: blocks of 256 (products.cpp) on
+// sides of about 1000.
+constexpr double kCommutingCost = 11.0 / 9;
+
+// The margin is for the Gram form's smaller products, which run below the BLAS's best speed.
 bool gram_is_cheaper(const NsPlan& plan) {
   const auto n = static_cast<double>(std::max<std::int64_t>(1, plan.short_side()));
   const double r = static_cast<double>(plan.long_side()) / n;
-  const double gram = plan.coefficients == Coefficients::jordan ? 6 * r + 16 : 9 * r + 12;
-  return gram < 0.9 * (15 * r + 5);
+  return rules::gram_form_cost(r, plan.coefficients, plan.steps, kCommutingCost) <
+         0.9 * rules::standard_form_cost(r, plan.steps);
 }
 
 struct Space {
@@ -30,64 +36,103 @@ Space carve(const NsPlan& plan, float* workspace) {
   return {workspace, workspace + mn, workspace + 2 * mn, workspace + 2 * mn + nn};
 }
 
-NsResult standard_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial) {
-  Space space = carve(plan, workspace);
-  const std::int64_t n = plan.short_side();
-  NsResult result;
-  for (int k = 0; k < plan.steps; ++k) {
-    const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
-    gram(team, space.x, plan.rows, plan.cols, plan.symmetric, space.a);
+// X <- X P with P = a + b A + c A^2, A = X^T X.
+class StandardForm {
+ public:
+  StandardForm(Team& team, const NsPlan& plan, float* workspace, double* partial)
+      : team_(team), plan_(plan), space_(carve(plan, workspace)), partial_(partial) {}
+
+  void advance(int, const rules::NsTriple& c) {
+    const std::int64_t n = plan_.short_side();
+    gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a);
     // A^2 lands in Y, which is free until the product below and at least as large.
-    square(team, space.a, n, plan.symmetric, space.y);
-    polynomial(team, space.a, space.y, n, c.a, c.b, c.c, space.p);
-    apply(team, space.x, space.p, plan.rows, plan.cols, space.y);
-    std::swap(space.x, space.y);
-    if (sphere != nullptr && plan.reproject_each && k + 1 < plan.steps) {
-      const double t = inner_product(team, space.x, *sphere, partial, nullptr);
-      reproject(team, space.x, *sphere, t, plan.guarded ? rules::guard_factor(t) : 1.0);
-    }
+    square(team_, space_.a, n, plan_.symmetric, space_.y);
+    polynomial(team_, space_.a, space_.y, n, c.a, c.b, c.c, space_.p);
+    apply(team_, space_.x, space_.p, plan_.rows, plan_.cols, space_.y);
+    std::swap(space_.x, space_.y);
   }
-  result.kernel = space.x;
-  return result;
-}
+  double along(const Sphere& sphere) {
+    return inner_product(team_, space_.x, sphere, partial_, nullptr);
+  }
+  void project(const Sphere& sphere, double t, double factor) {
+    reproject(team_, space_.x, sphere, t, factor);
+  }
+  void keep(bool) {}
+  float* iterate() const { return space_.x; }
+
+ private:
+  Team& team_;
+  const NsPlan& plan_;
+  Space space_;
+  double* partial_;
+};
 
 // X <- X Q where Q = product of (a + b R + c R^2) over a segment, R = X^T X carried along:
 // R <- T R T with T = a + b R + c R^2. All of these are polynomials of one symmetric
 // matrix, so they commute and stay symmetric.
-NsResult gram_form(Team& team, const NsPlan& plan, float* workspace) {
-  Space space = carve(plan, workspace);
-  const std::int64_t n = plan.short_side(), nn = n * n;
-  float* r = space.a;
-  float* t = space.p;
-  float* q = space.p + nn;
-  float* u = space.p + 2 * nn;
-  float* v = space.p + 3 * nn;
-  for (int k = 0; k < plan.steps;) {
-    const int end = std::min(plan.steps, k + rules::gram_segment(plan.coefficients, k));
-    gram(team, space.x, plan.rows, plan.cols, true, r);
-    for (bool first = true; k < end; ++k, first = false) {
-      const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
-      square(team, r, n, true, u);
-      polynomial(team, r, u, n, c.a, c.b, c.c, t);
-      if (first) {
-        std::copy(t, t + nn, q);
-      } else {
-        commuting_product(team, q, t, n, u);
-        std::swap(q, u);
-      }
-      if (k + 1 < end) {
-        commuting_product(team, t, r, n, u);
-        commuting_product(team, u, t, n, v);
-        std::swap(r, v);
-      }
-    }
-    apply(team, space.x, q, plan.rows, plan.cols, space.y);
-    std::swap(space.x, space.y);
+class GramForm {
+ public:
+  GramForm(Team& team, const NsPlan& plan, float* workspace)
+      : team_(team), plan_(plan), space_(carve(plan, workspace)) {
+    const std::int64_t nn = plan.short_side() * plan.short_side();
+    r_ = space_.a;
+    t_ = space_.p;
+    q_ = space_.p + nn;
+    u_ = space_.p + 2 * nn;
+    v_ = space_.p + 3 * nn;
   }
-  NsResult result;
-  result.kernel = space.x;
-  return result;
+
+  void advance(int k, const rules::NsTriple& c) {
+    const std::int64_t n = plan_.short_side(), nn = n * n;
+    const bool first = k == end_;
+    if (first) {
+      end_ = std::min(plan_.steps, k + rules::gram_segment(plan_.coefficients, k));
+      gram(team_, space_.x, plan_.rows, plan_.cols, true, r_);
+    }
+    square(team_, r_, n, true, u_);
+    polynomial(team_, r_, u_, n, c.a, c.b, c.c, t_);
+    if (first) {
+      std::copy(t_, t_ + nn, q_);
+    } else {
+      commuting_product(team_, q_, t_, n, u_);
+      std::swap(q_, u_);
+    }
+    if (k + 1 < end_) {
+      commuting_product(team_, t_, r_, n, u_);
+      commuting_product(team_, u_, t_, n, v_);
+      std::swap(r_, v_);
+      return;
+    }
+    apply(team_, space_.x, q_, plan_.rows, plan_.cols, space_.y);
+    std::swap(space_.x, space_.y);
+  }
+  // Plans take this form only where nothing is projected inside of the iteration.
+  double along(const Sphere&) { return 0; }
+  void project(const Sphere&, double, double) {}
+  void keep(bool) {}
+  float* iterate() const { return space_.x; }
+
+ private:
+  Team& team_;
+  const NsPlan& plan_;
+  Space space_;
+  float *r_, *t_, *q_, *u_, *v_;
+  int end_ = 0;  // of the segment: the iteration behind its last
+};
+
+float* run_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                double* partial) {
+  if (plan.dtype == NsDType::bf16) {
+    return newton_schulz_bf16(team, plan, sphere, workspace, partial);
+  }
+  if (plan.form == NsForm::gram) {
+    GramForm form(team, plan, workspace);
+    run_iterations(plan, sphere, form);
+    return form.iterate();
+  }
+  StandardForm form(team, plan, workspace, partial);
+  run_iterations(plan, sphere, form);
+  return form.iterate();
 }
 
 }  // namespace
@@ -122,22 +167,22 @@ std::size_t ns_workspace_floats(const NsPlan& plan) {
 
 double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial,
                      double* xx) {
-  const std::int64_t chunks = chunk_count(sphere.geometry.numel());
-  double* squares = partial + chunks;
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(sphere.geometry.numel());
+  double* squares = partial + slices;
+  team.run(slices, [&](std::int64_t slice) {
     float scratch[kTile];
     double sum = 0, own = 0;
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       sum += dot(x + tight, read(*sphere.weight, stored, n, scratch), n);
       if (xx != nullptr) own += sum_of_squares(x + tight, n);
     });
-    partial[chunk] = sum;
-    squares[chunk] = own;
+    partial[slice] = sum;
+    squares[slice] = own;
   });
   double t = 0, total = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    t += partial[chunk];
-    total += squares[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) {
+    t += partial[slice];
+    total += squares[slice];
   }
   if (xx != nullptr) *xx = total;
   return t / sphere.rho;
@@ -145,9 +190,9 @@ double inner_product(Team& team, const float* x, const Sphere& sphere, double* p
 
 void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor) {
   const auto along = static_cast<float>(t / sphere.rho), times = static_cast<float>(factor);
-  team.run(chunk_count(sphere.geometry.numel()), [&](std::int64_t chunk) {
+  team.run(slice_count(sphere.geometry.numel()), [&](std::int64_t slice) {
     float scratch[kTile];
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       project(x + tight, read(*sphere.weight, stored, n, scratch), along, times, n);
     });
   });
@@ -155,13 +200,10 @@ void reproject(Team& team, float* x, const Sphere& sphere, double t, double fact
 
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                        double* partial) {
-  NsResult result =
-      plan.dtype == NsDType::bf16 ? newton_schulz_bf16(team, plan, sphere, workspace, partial)
-      : plan.form == NsForm::gram ? gram_form(team, plan, workspace)
-                                  : standard_form(team, plan, sphere, workspace, partial);
+  NsResult result{run_form(team, plan, sphere, workspace, partial), {}};
   // The last projection joins the write-back: only its two numbers are needed here.
   if (sphere != nullptr) {
-    result.t = inner_product(team, result.kernel, *sphere, partial, &result.xx);
+    result.sums.t = inner_product(team, result.iterate, *sphere, partial, &result.sums.xx);
   }
   return result;
 }

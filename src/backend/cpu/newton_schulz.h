@@ -8,6 +8,7 @@
 #include "backend/cpu/thread_pool.h"
 #include "backend/jobs.h"
 #include "rode/optim/rode.h"
+#include "rules/matrix_step.h"
 
 namespace rode::cpu {
 
@@ -43,25 +44,25 @@ struct Sphere {
 };
 
 struct NsResult {
-  float* kernel = nullptr;  // the last iterate, before its projection
-  double t = 0;             // <kernel, U>
-  double xx = 0;            // ||kernel||^2
+  float* iterate = nullptr;  // the last one, before its projection
+  rules::IterateSums sums;
 };
 
-// `sphere` may be null: no reprojection, and t, xx stay 0 (Muon).
-// `partial` has room for 2 * chunk_count(rows * cols) doubles.
+// `sphere` may be null: no reprojection, and the sums stay 0 (Muon).
+// `partial` has room for 2 * slice_count(rows * cols) doubles.
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                        double* partial);
 
-// <X,U> and ||X||^2 of a kernel without gaps; xx may be null.
+// <X,U> and ||X||^2 of an iterate without gaps; xx may be null.
 double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial, double* xx);
 
-// The same iteration with bf16 operands and fp32 sums (newton_schulz_bf16.cpp).
-NsResult newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                            double* partial);
+// The same iteration with bf16 operands and fp32 sums (newton_schulz_bf16.cpp); returns the last
+// iterate.
+float* newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                          double* partial);
 std::size_t ns_bf16_workspace_floats(const NsPlan& plan);
 
-// X <- factor (X - t U), chunk by chunk.
+// X <- factor (X - t U), slice by slice.
 void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor);
 
 }  // namespace rode::cpu

@@ -5,9 +5,11 @@
 // that the largest part of a X + X P, a X, is added in fp32.
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/newton_schulz.h"
+#include "backend/cpu/ns_iterations.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/tiles.h"
@@ -67,7 +69,7 @@ Space carve(const NsPlan& plan, float* workspace) {
 }
 
 struct Scratchpad {
-  std::size_t bytes = 0;  // a task
+  std::size_t bytes = 0;  // per task
   std::int64_t tasks = 0;
 };
 
@@ -111,18 +113,18 @@ const float* next_iterate(const Space& space, float a, std::int64_t at, std::int
 }
 
 double projection(Team& team, const Space& space, float a, const Sphere& sphere, double* partial) {
-  const std::int64_t chunks = chunk_count(sphere.geometry.numel());
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(sphere.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
     float tile[kTile], w_tile[kTile];
     double sum = 0;
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       sum +=
           dot(next_iterate(space, a, tight, n, tile), read(*sphere.weight, stored, n, w_tile), n);
     });
-    partial[chunk] = sum;
+    partial[slice] = sum;
   });
   double t = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) t += partial[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) t += partial[slice];
   return t / sphere.rho;
 }
 
@@ -131,9 +133,9 @@ double projection(Team& team, const Space& space, float a, const Sphere& sphere,
 void round_projected(Team& team, const Space& space, float a, const Sphere& sphere, double t,
                      double factor) {
   const auto along = static_cast<float>(t / sphere.rho), times = static_cast<float>(factor);
-  team.run(chunk_count(sphere.geometry.numel()), [&](std::int64_t chunk) {
+  team.run(slice_count(sphere.geometry.numel()), [&](std::int64_t slice) {
     float tile[kTile], w_tile[kTile];
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       next_iterate(space, a, tight, n, tile);
       project(tile, read(*sphere.weight, stored, n, w_tile), along, times, n);
       narrow_nearest(tile, space.x_half + tight, n);
@@ -143,65 +145,78 @@ void round_projected(Team& team, const Space& space, float a, const Sphere& sphe
 
 template <class F>
 void for_all_tiles(Team& team, std::int64_t count, F&& f) {
-  team.run(chunk_count(count), [&](std::int64_t chunk) {
-    for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
   });
 }
 
-// a X + Y becomes the next X, or stays in Y as the result.
-void finish_iteration(Team& team, const NsPlan& plan, const Space& space, float a,
-                      const Sphere* sphere, bool last, double* partial) {
-  const std::int64_t mn = plan.rows * plan.cols;
-  if (!last && sphere != nullptr && plan.reproject_each) {
-    const double t = projection(team, space, a, *sphere, partial);
-    round_projected(team, space, a, *sphere, t, plan.guarded ? rules::guard_factor(t) : 1.0);
-    return;
+class Bf16Form {
+ public:
+  Bf16Form(Team& team, const NsPlan& plan, float* workspace, double* partial)
+      : team_(team),
+        plan_(plan),
+        space_(carve(plan, workspace)),
+        products_(products_of(plan)),
+        pad_(prepare(products_).bytes),
+        partial_(partial) {
+    for_all_tiles(team_, plan.rows * plan.cols, [&](std::int64_t at, std::int64_t count) {
+      narrow_nearest(space_.y + at, space_.x_half + at, count);
+    });
   }
-  for_all_tiles(team, mn, [&](std::int64_t at, std::int64_t n) {
-    float tile[kTile];
-    const float* x = next_iterate(space, a, at, n, tile);
-    if (last) {
-      std::copy(x, x + n, space.y + at);
-    } else {
-      narrow_nearest(x, space.x_half + at, n);
-    }
-  });
-}
 
-void iterate(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-             double* partial) {
-  const Space space = carve(plan, workspace);
-  const Products products = products_of(plan);
-  const std::size_t pad = prepare(products).bytes;
-  const std::int64_t n = plan.short_side();
-  const bool tall = plan.tall();
-  const auto run = [&](const Bf16Blocks& product, const std::uint16_t* left,
-                       const std::uint16_t* right, float* out, auto&& then) {
-    team.run(product.tasks(), [&](std::int64_t task) {
+  // Leaves X P in Y; a X is added by what follows.
+  void advance(int, const rules::NsTriple& c) {
+    const std::int64_t n = plan_.short_side();
+    const bool tall = plan_.tall();
+    a_ = static_cast<float>(c.a);
+    run(products_.gram, space_.x_half, space_.x_half, space_.a, [&](const Bf16Blocks::Part& part) {
+      round_symmetric(space_.a, 1, space_.a, 0, n, part, space_.a_half);
+    });
+    run(products_.square, space_.a_half, space_.a_half, space_.y,
+        [&](const Bf16Blocks::Part& part) {
+          round_symmetric(space_.a, static_cast<float>(c.b), space_.y, static_cast<float>(c.c), n,
+                          part, space_.p_half);
+        });
+    run(products_.apply, tall ? space_.x_half : space_.p_half, tall ? space_.p_half : space_.x_half,
+        space_.y, [](const Bf16Blocks::Part&) {});
+  }
+  double along(const Sphere& sphere) { return projection(team_, space_, a_, sphere, partial_); }
+  void project(const Sphere& sphere, double t, double factor) {
+    round_projected(team_, space_, a_, sphere, t, factor);
+  }
+  // a X + Y becomes the next X, or stays in Y as the result.
+  void keep(bool last) {
+    for_all_tiles(team_, plan_.rows * plan_.cols, [&](std::int64_t at, std::int64_t n) {
+      float tile[kTile];
+      const float* x = next_iterate(space_, a_, at, n, tile);
+      if (last) {
+        std::copy(x, x + n, space_.y + at);
+      } else {
+        narrow_nearest(x, space_.x_half + at, n);
+      }
+    });
+  }
+  float* iterate() const { return space_.y; }
+
+ private:
+  template <class Then>
+  void run(const Bf16Blocks& product, const std::uint16_t* left, const std::uint16_t* right,
+           float* out, Then&& then) {
+    team_.run(product.tasks(), [&](std::int64_t task) {
       const Bf16Blocks::Part part = product.part(task);
-      product.run(part, left, right, out, space.scratch + static_cast<std::size_t>(task) * pad);
+      product.run(part, left, right, out, space_.scratch + static_cast<std::size_t>(task) * pad_);
       then(part);
     });
-  };
-
-  for_all_tiles(team, plan.rows * plan.cols, [&](std::int64_t at, std::int64_t count) {
-    narrow_nearest(space.y + at, space.x_half + at, count);
-  });
-  for (int k = 0; k < plan.steps; ++k) {
-    const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
-    run(products.gram, space.x_half, space.x_half, space.a, [&](const Bf16Blocks::Part& part) {
-      round_symmetric(space.a, 1, space.a, 0, n, part, space.a_half);
-    });
-    run(products.square, space.a_half, space.a_half, space.y, [&](const Bf16Blocks::Part& part) {
-      round_symmetric(space.a, static_cast<float>(c.b), space.y, static_cast<float>(c.c), n, part,
-                      space.p_half);
-    });
-    run(products.apply, tall ? space.x_half : space.p_half, tall ? space.p_half : space.x_half,
-        space.y, [](const Bf16Blocks::Part&) {});
-    finish_iteration(team, plan, space, static_cast<float>(c.a), sphere, k + 1 == plan.steps,
-                     partial);
   }
-}
+
+  Team& team_;
+  const NsPlan& plan_;
+  Space space_;
+  Products products_;
+  std::size_t pad_;
+  double* partial_;
+  float a_ = 0;
+};
 
 // Without bf16 instructions: fp32 products of operands that are rounded to bf16. A product
 // of two such numbers is exact in fp32, so only the order of the sums differs.
@@ -223,35 +238,52 @@ RoundedSpace carve_rounded(const NsPlan& plan, float* workspace) {
   return {workspace, workspace + mn, squares, squares + nn, squares + 2 * nn};
 }
 
-float* iterate_rounded(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial) {
-  RoundedSpace space = carve_rounded(plan, workspace);
-  const std::int64_t n = plan.short_side(), mn = plan.rows * plan.cols;
-  round_in_place(team, space.x, mn);
-  for (int k = 0; k < plan.steps; ++k) {
-    const rules::NsTriple c = rules::ns_triple(plan.coefficients, k);
-    gram(team, space.x, plan.rows, plan.cols, plan.symmetric, space.a);
-    for_all_tiles(team, n * n, [&](std::int64_t at, std::int64_t count) {
-      std::copy(space.a + at, space.a + at + count, space.rounded + at);
-    });
-    round_in_place(team, space.rounded, n * n);
-    square(team, space.rounded, n, plan.symmetric, space.y);
-    polynomial(team, space.a, space.y, n, 0, c.b, c.c, space.p);
-    round_in_place(team, space.p, n * n);
-    apply(team, space.x, space.p, plan.rows, plan.cols, space.y);
-    for_all_tiles(team, mn, [&](std::int64_t at, std::int64_t count) {
-      combine(space.y + at, static_cast<float>(c.a), space.x + at, 1, space.y + at, count);
-    });
-    std::swap(space.x, space.y);
-    if (k + 1 == plan.steps) break;
-    if (sphere != nullptr && plan.reproject_each) {
-      const double t = inner_product(team, space.x, *sphere, partial, nullptr);
-      reproject(team, space.x, *sphere, t, plan.guarded ? rules::guard_factor(t) : 1.0);
-    }
-    round_in_place(team, space.x, mn);
+class RoundedForm {
+ public:
+  RoundedForm(Team& team, const NsPlan& plan, float* workspace, double* partial)
+      : team_(team),
+        plan_(plan),
+        space_(carve_rounded(plan, workspace)),
+        count_(plan.rows * plan.cols),
+        partial_(partial) {
+    round_in_place(team_, space_.x, count_);
   }
-  return space.x;
-}
+
+  void advance(int, const rules::NsTriple& c) {
+    const std::int64_t n = plan_.short_side();
+    gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a);
+    for_all_tiles(team_, n * n, [&](std::int64_t at, std::int64_t count) {
+      std::copy(space_.a + at, space_.a + at + count, space_.rounded + at);
+    });
+    round_in_place(team_, space_.rounded, n * n);
+    square(team_, space_.rounded, n, plan_.symmetric, space_.y);
+    polynomial(team_, space_.a, space_.y, n, 0, c.b, c.c, space_.p);
+    round_in_place(team_, space_.p, n * n);
+    apply(team_, space_.x, space_.p, plan_.rows, plan_.cols, space_.y);
+    for_all_tiles(team_, count_, [&](std::int64_t at, std::int64_t count) {
+      combine(space_.y + at, static_cast<float>(c.a), space_.x + at, 1, space_.y + at, count);
+    });
+    std::swap(space_.x, space_.y);
+  }
+  double along(const Sphere& sphere) {
+    return inner_product(team_, space_.x, sphere, partial_, nullptr);
+  }
+  void project(const Sphere& sphere, double t, double factor) {
+    reproject(team_, space_.x, sphere, t, factor);
+    round_in_place(team_, space_.x, count_);
+  }
+  void keep(bool last) {
+    if (!last) round_in_place(team_, space_.x, count_);
+  }
+  float* iterate() const { return space_.x; }
+
+ private:
+  Team& team_;
+  const NsPlan& plan_;
+  RoundedSpace space_;
+  std::int64_t count_;
+  double* partial_;
+};
 
 }  // namespace
 
@@ -264,17 +296,17 @@ std::size_t ns_bf16_workspace_floats(const NsPlan& plan) {
          pad.bytes / sizeof(float) * static_cast<std::size_t>(pad.tasks);
 }
 
-NsResult newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                            double* partial) {
-  NsResult result;
-  result.kernel = workspace;
-  if (plan.rows * plan.cols == 0 || plan.steps == 0) return result;
+float* newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                          double* partial) {
+  if (plan.rows * plan.cols == 0 || plan.steps == 0) return workspace;
   if (bf16_products_available()) {
-    iterate(team, plan, sphere, workspace, partial);
-  } else {
-    result.kernel = iterate_rounded(team, plan, sphere, workspace, partial);
+    Bf16Form form(team, plan, workspace, partial);
+    run_iterations(plan, sphere, form);
+    return form.iterate();
   }
-  return result;
+  RoundedForm form(team, plan, workspace, partial);
+  run_iterations(plan, sphere, form);
+  return form.iterate();
 }
 
 }  // namespace rode::cpu

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// SOAP on one tensor.
-//
-// New Gram matrices and bases are made in the workspace first: what can fail, fails before
-// any weight or state has moved.
+// SOAP's operations on one tensor; backend/host/soap_step.h has their order.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
-
-#include <fmt/format.h>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/lapack.h"
 #include "backend/cpu/modes.h"
 #include "backend/cpu/tiles.h"
 #include "backend/cpu/versions.h"
-#include "rode/error.h"
+#include "backend/host/lapack.h"
+#include "backend/host/soap_basis.h"
+#include "backend/host/soap_step.h"
+#include "rules/rounding.h"
 
 namespace rode::cpu {
 namespace {
+
+using host::element_count;
+using host::Mode;
+using host::SoapSpace;
 
 constexpr std::int64_t kMirrorBlock = 64;
 
@@ -27,54 +27,25 @@ constexpr std::int64_t kMirrorBlock = 64;
 RODE_VERSIONS
 void soap_run(const rules::SoapConstants& c, const float* g, float* m, float* v, float* out,
               std::int64_t n) {
-  const auto beta1 = static_cast<float>(c.beta1), rest1 = static_cast<float>(1 - c.beta1);
-  const auto beta2 = static_cast<float>(c.beta2), rest2 = static_cast<float>(1 - c.beta2);
-  const auto eps = static_cast<float>(c.eps);
+  const rules::SoapCoefficients k = rules::soap_coefficients(c);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     float first = m[i], second = v[i];
-    out[i] = rules::soap_element(beta1, rest1, beta2, rest2, eps, g[i], first, second);
+    out[i] = rules::soap_element(k, g[i], first, second);
     m[i] = first;
     v[i] = second;
   }
 }
 
-std::int64_t element_count(const SoapJob& job) { return geometry_of(job).numel(); }
-
-// Calls f(mode, view, squares, lines) for every mode with a basis; the last two count the
-// elements of the n x n and of the n-element arrays of the modes before it.
-template <class F>
-void for_modes(const SoapJob& job, F&& f) {
-  std::int64_t outer = 1, inner = element_count(job), squares = 0, lines = 0;
-  for (const SoapMode& mode : job.modes) {
-    const std::int64_t n = mode.extent;
-    inner /= n;
-    if (mode.basis != nullptr) {
-      f(mode, ModeView{outer, n, inner}, squares, lines);
-      squares += n * n;
-      lines += n;
-    }
-    outer *= n;
-  }
-}
-
-// Grams and bases of all modes lie one behind the other. The buffers serve one stage after
-// another: first the Gram matrices, then the factorizations, then the rotations.
-struct Space {
-  float *grams, *bases;
-  std::int32_t* orders;
-  float *buffer, *other;
-};
-
 std::int64_t aligned(std::int64_t floats) { return (floats + 15) / 16 * 16; }
 
-Space carve(const SoapJob& job, float* floats) {
+SoapSpace carve(const SoapJob& job, float* floats) {
   std::int64_t squares = 0, lines = 0;
-  for_modes(job, [&](const SoapMode& mode, const ModeView&, std::int64_t, std::int64_t) {
-    squares += mode.extent * mode.extent;
+  host::for_modes(job, [&](const Mode& mode) {
+    squares += mode.square();
     lines += mode.extent;
   });
-  Space space{};
+  SoapSpace space{};
   space.grams = floats;
   space.bases = floats + aligned(squares);
   space.orders = reinterpret_cast<std::int32_t*>(space.bases + aligned(squares));
@@ -84,37 +55,22 @@ Space carve(const SoapJob& job, float* floats) {
 }
 
 template <class F>
-void for_chunks(Team& team, std::int64_t count, F&& f) {
-  team.run(chunk_count(count), [&](std::int64_t chunk) {
-    f(chunk * kChunk, std::min(kChunk, count - chunk * kChunk));
+void for_slices(Team& team, std::int64_t count, F&& f) {
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    f(slice * kSlice, std::min(kSlice, count - slice * kSlice));
   });
 }
 
-void copy(Team& team, const float* from, float* to, std::int64_t count) {
-  if (from == to) return;
-  for_chunks(team, count, [&](std::int64_t at, std::int64_t n) {
-    std::copy(from + at, from + at + n, to + at);
-  });
-}
-
-// The gradient in fp32 without a copy where it is stored so.
-const float* gradient(const SoapJob& job, Team& team, float* buffer) {
-  if (job.grad.dtype == DType::f32) return static_cast<const float*>(job.grad.data);
-  for_chunks(team, element_count(job),
-             [&](std::int64_t at, std::int64_t n) { read(job.grad, at, n, buffer + at); });
-  return buffer;
-}
-
-// fresh <- beta gram + (1 - beta) fresh, from the upper triangle of `fresh` into both.
-void average_gram(Team& team, const float* gram, float* fresh, std::int64_t n, double beta) {
-  const auto keep = static_cast<float>(beta), rest = static_cast<float>(1 - beta);
+// fresh <- beta2 gram + (1 - beta2) fresh, from the upper triangle of `fresh` into both.
+void average_gram(Team& team, const rules::SoapCoefficients& c, const float* gram, float* fresh,
+                  std::int64_t n) {
   team.run((n + kMirrorBlock - 1) / kMirrorBlock, [&](std::int64_t block) {
     const std::int64_t top = block * kMirrorBlock, bottom = std::min(n, top + kMirrorBlock);
     for (std::int64_t left = top; left < n; left += kMirrorBlock) {
       const std::int64_t right = std::min(n, left + kMirrorBlock);
       for (std::int64_t i = top; i < bottom; ++i) {
         for (std::int64_t j = std::max(i, left); j < right; ++j) {
-          const float value = rules::soap_average(keep, rest, gram[i * n + j], fresh[i * n + j]);
+          const float value = rules::soap_average(c, gram[i * n + j], fresh[i * n + j]);
           fresh[i * n + j] = value;
           fresh[j * n + i] = value;
         }
@@ -123,133 +79,93 @@ void average_gram(Team& team, const float* gram, float* fresh, std::int64_t n, d
   });
 }
 
-void new_grams(const SoapJob& job, Team& team, const Space& space) {
-  const float* g = gradient(job, team, space.buffer);
-  for_modes(job,
-            [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
-              const std::int64_t n = view.extent;
-              float* fresh = space.grams + squares;
-              mode_gram(team, view, g, space.other, fresh);
-              average_gram(team, mode.gram, fresh, n, job.constants->beta2);
-            });
-}
+class Operations {
+ public:
+  Operations(SoapJob& job, const SoapSpace& space, Team& team, double* partial, std::int64_t step)
+      : job_(job),
+        space_(space),
+        team_(team),
+        partial_(partial),
+        sequence_(rules::step_sequence(job.weight.sequence, step)),
+        coefficients_(rules::soap_coefficients(*job.constants)) {}
 
-// Q <- qr(L Q) with the columns of Q in the order of diag(Q^T L Q), the largest first.
-bool new_bases(const SoapJob& job, Team& team, const Space& space) {
-  bool done = true;
-  for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t squares,
-                     std::int64_t lines) {
-    const std::int64_t n = view.extent;
-    float* product = space.buffer;  // L Q
-    float* columns = space.bases + squares;
-    std::int32_t* order = space.orders + lines;
-    float* workspace = space.buffer + aligned(n * n);
-    rotate(team, {1, n, n}, space.grams + squares, true, mode.basis, product);
-
-    auto* eigenvalues = reinterpret_cast<double*>(workspace);
-    std::fill(eigenvalues, eigenvalues + n, 0.0);
-    for (std::int64_t at = 0, i = 0; i < n; ++i) {
-      for (std::int64_t j = 0; j < n; ++j, ++at) {
-        eigenvalues[j] += static_cast<double>(mode.basis[at]) * static_cast<double>(product[at]);
-      }
-    }
-    std::iota(order, order + n, 0);
-    // Ties by index: stable, and without stable_sort's buffer.
-    std::sort(order, order + n, [&](std::int32_t a, std::int32_t b) {
-      return eigenvalues[a] != eigenvalues[b] ? eigenvalues[a] > eigenvalues[b] : a < b;
+  const float* gradient() {
+    if (job_.grad.dtype == DType::f32) return static_cast<const float*>(job_.grad.data);
+    for_slices(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
+      read(job_.grad, at, n, space_.buffer + at);
     });
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t j = 0; j < n; ++j) columns[j * n + i] = product[i * n + order[j]];
-    }
-    done = orthonormalize(columns, n, workspace) && done;
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t j = i + 1; j < n; ++j) std::swap(columns[i * n + j], columns[j * n + i]);
-    }
-  });
-  return done;
-}
-
-bool first_bases(const SoapJob& job, const Space& space) {
-  bool done = true;
-  for_modes(job, [&](const SoapMode&, const ModeView& view, std::int64_t squares, std::int64_t) {
-    done = eigenvectors(space.grams + squares, view.extent, space.bases + squares, space.buffer) &&
-           done;
-  });
-  return done;
-}
-
-// Through every mode, into the bases or back; the result lies in x, buffer or other.
-const float* rotate_all(const SoapJob& job, Team& team, const Space& space, bool into,
-                        const float* x) {
-  for_modes(job, [&](const SoapMode& mode, const ModeView& view, std::int64_t, std::int64_t) {
-    float* y = x == space.buffer ? space.other : space.buffer;
-    rotate(team, view, mode.basis, into, x, y);
-    x = y;
-  });
-  return x;
-}
-
-void keep_bases(const SoapJob& job, Team& team, const Space& space) {
-  for_modes(job,
-            [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
-              copy(team, space.bases + squares, mode.basis, view.extent * view.extent);
-            });
-}
-
-// exp_avg goes from the old bases to the new ones, exp_avg_sq follows their order.
-void change_bases(const SoapJob& job, Team& team, const Space& space) {
-  const std::int64_t count = element_count(job);
-  const float* m = rotate_all(job, team, space, false, job.exp_avg);
-  keep_bases(job, team, space);
-  copy(team, rotate_all(job, team, space, true, m), job.exp_avg, count);
-
-  const float* v = job.exp_avg_sq;
-  for_modes(job, [&](const SoapMode&, const ModeView& view, std::int64_t, std::int64_t lines) {
-    float* y = v == space.buffer ? space.other : space.buffer;
-    permute(team, view, space.orders + lines, v, y);
-    v = y;
-  });
-  copy(team, v, job.exp_avg_sq, count);
-}
-
-// W <- keep W + along N; N may be null.
-void write_all(SoapJob& job, Team& team, double* partial, const StepContext& context, double keep,
-               double along, const float* direction) {
-  const std::int64_t count = element_count(job), chunks = chunk_count(count);
-  const auto on_w = static_cast<float>(keep), on_n = static_cast<float>(along);
-  const std::uint64_t stream = step_stream(job.weight, context.step);
-  team.run(chunks, [&](std::int64_t chunk) {
-    float w_tile[kTile], fresh[kTile];
-    double own = 0, moved = 0;
-    for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
-      const float* w = read(job.weight, at, n, w_tile);
-      own += sum_of_squares(w, n);
-      if (direction == nullptr) return;
-      combine(fresh, on_w, w, on_n, direction + at, n);
-      moved += write_weights(job.weight, stream, job.offset + at, at, n, w, fresh);
-    });
-    partial[chunk] = own;
-    partial[chunks + chunk] = moved;
-  });
-  job.sums.ww = job.sums.dd = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    job.sums.ww += partial[chunk];
-    job.sums.dd += partial[chunks + chunk];
+    return space_.buffer;
   }
-}
 
-void step_weights(SoapJob& job, Team& team, const Space& space, double* partial,
-                  const StepContext& context, std::int64_t k) {
-  const rules::SoapConstants& c = *job.constants;
-  const float* g = rotate_all(job, team, space, true, gradient(job, team, space.buffer));
-  float* direction = g == space.buffer ? space.other : space.buffer;
-  for_chunks(team, element_count(job), [&](std::int64_t at, std::int64_t n) {
-    soap_run(c, g + at, job.exp_avg + at, job.exp_avg_sq + at, direction + at, n);
-  });
-  const rules::SoapWrite out = rules::soap_write(c, context.multiplier, k);
-  write_all(job, team, partial, context, out.w, out.n,
-            rotate_all(job, team, space, false, direction));
-}
+  void gram(const Mode& mode, const float* g, float* fresh) {
+    mode_gram(team_, mode, g, space_.other, fresh);
+    average_gram(team_, coefficients_, mode.gram, fresh, mode.extent);
+  }
+
+  bool first_basis(const Mode& mode, const float* gram, float* basis) {
+    return host::eigenvectors(gram, mode.extent, basis, space_.buffer);
+  }
+
+  bool next_basis(const Mode& mode, const float* gram, float* basis, std::int32_t* order) {
+    const std::int64_t n = mode.extent;
+    float* product = space_.buffer;
+    // L is symmetric: multiplying by its transpose is multiplying by it.
+    cpu::rotate(team_, {1, n, n}, gram, true, mode.basis, product);
+    return host::next_basis(mode.basis, product, n, basis, order, product + aligned(n * n));
+  }
+
+  void rotate(const Mode& mode, bool into, const float* x, float* y) {
+    cpu::rotate(team_, mode, mode.basis, into, x, y);
+  }
+
+  void permute(const Mode& mode, const std::int32_t* order, const float* x, float* y) {
+    cpu::permute(team_, mode, order, x, y);
+  }
+
+  void copy(const float* from, float* to, std::int64_t count) {
+    if (from == to) return;
+    for_slices(team_, count, [&](std::int64_t at, std::int64_t n) {
+      std::copy(from + at, from + at + n, to + at);
+    });
+  }
+
+  void moments(const float* g, float* direction) {
+    for_slices(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
+      soap_run(*job_.constants, g + at, job_.exp_avg + at, job_.exp_avg_sq + at, direction + at, n);
+    });
+  }
+
+  void write(const rules::SoapWrite& write, const float* direction) {
+    const std::int64_t count = element_count(job_), slices = slice_count(count);
+    const auto on_w = static_cast<float>(write.w), on_n = static_cast<float>(write.n);
+    team_.run(slices, [&](std::int64_t slice) {
+      float w_tile[kTile], fresh[kTile];
+      double own = 0, moved = 0;
+      for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+        const float* w = read(job_.weight, at, n, w_tile);
+        own += sum_of_squares(w, n);
+        if (direction == nullptr) return;
+        combine(fresh, on_w, w, on_n, direction + at, n);
+        moved += write_weights(job_.weight, sequence_, job_.offset + at, at, n, w, fresh);
+      });
+      partial_[slice] = own;
+      partial_[slices + slice] = moved;
+    });
+    job_.sums.ww = job_.sums.dd = 0;
+    for (std::int64_t slice = 0; slice < slices; ++slice) {
+      job_.sums.ww += partial_[slice];
+      job_.sums.dd += partial_[slices + slice];
+    }
+  }
+
+ private:
+  SoapJob& job_;
+  const SoapSpace& space_;
+  Team& team_;
+  double* partial_;
+  std::uint64_t sequence_;
+  rules::SoapCoefficients coefficients_;
+};
 
 }  // namespace
 
@@ -257,15 +173,13 @@ std::size_t soap_workspace_floats(const SoapJob& job) {
   if (element_count(job) == 0) return 0;
   const std::int64_t count = aligned(element_count(job));
   std::int64_t squares = 0, lines = 0, buffers = 2 * count;
-  for_modes(job, [&](const SoapMode&, const ModeView& view, std::int64_t, std::int64_t) {
-    const std::int64_t n = view.extent;
+  host::for_modes(job, [&](const Mode& mode) {
+    const std::int64_t n = mode.extent;
     squares += n * n;
     lines += n;
-    buffers = std::max(
-        {buffers, count + static_cast<std::int64_t>(mode_gram_floats(view)),
-         static_cast<std::int64_t>(eigen_workspace_floats(n)),
-         // The sort's eigenvalues, in double, and QR's work take turns.
-         aligned(n * n) + std::max(2 * n, static_cast<std::int64_t>(qr_workspace_floats(n)))});
+    buffers = std::max({buffers, count + static_cast<std::int64_t>(mode_gram_floats(mode)),
+                        static_cast<std::int64_t>(host::eigen_workspace_floats(n)),
+                        aligned(n * n) + static_cast<std::int64_t>(host::next_basis_floats(n))});
   });
   return static_cast<std::size_t>(2 * aligned(squares) + aligned(lines) + buffers);
 }
@@ -273,10 +187,9 @@ std::size_t soap_workspace_floats(const SoapJob& job) {
 double soap_cost(const SoapJob& job) {
   const auto count = static_cast<double>(element_count(job));
   double cost = 20 * count;
-  if (count == 0) return cost;
-  for_modes(job, [&](const SoapMode&, const ModeView& view, std::int64_t, std::int64_t) {
-    const auto n = static_cast<double>(view.extent);
-    // Two rotations and half a Gram product a step; two rotations, a product and a QR
+  host::for_modes(job, [&](const Mode& mode) {
+    const auto n = static_cast<double>(mode.extent);
+    // Two rotations and half a Gram product per step; two rotations, a product and a QR
     // (at a third of the speed of products) every so many.
     cost += 5 * n * count +
             (4 * n * count + 10 * n * n * n) / std::max(1, job.constants->precondition_frequency);
@@ -285,28 +198,13 @@ double soap_cost(const SoapJob& job) {
 }
 
 void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& context) {
-  const std::int64_t k = *job.step;  // gradients after the first, this one included
   job.sums.ww = job.sums.dd = 0;
   job.failed = false;
   if (element_count(job) > 0) {
-    const Space space = carve(job, scratch.floats);
-    const bool refresh = rules::soap_changes_basis(*job.constants, k);
-    new_grams(job, team, space);
-    // All that can fail is done in the workspace before the first change; other parameters
-    // of the step have moved by now, so a failure leaves this one out instead of throwing.
-    job.failed = k == 0 ? !first_bases(job, space) : refresh && !new_bases(job, team, space);
+    const SoapSpace space = carve(job, scratch.floats);
+    Operations operations(job, space, team, scratch.partial, context.step);
+    job.failed = !host::SoapStep(job, space, operations)(*job.step, context.multiplier);
     if (job.failed) return;
-    if (k == 0) {
-      keep_bases(job, team, space);
-      write_all(job, team, scratch.partial, context, 1, 0, nullptr);
-    } else {
-      step_weights(job, team, space, scratch.partial, context, k);
-      if (refresh) change_bases(job, team, space);
-    }
-    for_modes(job,
-              [&](const SoapMode& mode, const ModeView& view, std::int64_t squares, std::int64_t) {
-                copy(team, space.grams + squares, mode.gram, view.extent * view.extent);
-              });
   }
   ++*job.step;
 }

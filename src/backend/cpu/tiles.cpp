@@ -41,7 +41,7 @@ void write(const Moments& moments, std::int64_t at, std::int64_t n, const float*
   narrow_nearest(values, static_cast<std::uint16_t*>(moments.data) + at, n);
 }
 
-double write_weights(const Weights& weight, std::uint64_t random_stream, std::int64_t index,
+double write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,
                      std::int64_t at, std::int64_t n, const float* w, float* fresh) {
   if (weight.dtype == DType::f32) {
     const double moved = squared_distance(fresh, w, n);
@@ -58,27 +58,19 @@ double write_weights(const Weights& weight, std::uint64_t random_stream, std::in
     case Rounding::stochastic:
       for (std::int64_t i = 0; i < n; ++i) {
         const auto position = static_cast<std::uint64_t>(index + i);
-        half[i] = rules::bf16_stochastic(fresh[i], rules::random_bits(random_stream, position));
+        half[i] = rules::bf16_stochastic(fresh[i], rules::random_bits(sequence, position));
       }
       widen(half, fresh, n);
       break;
     case Rounding::exact:
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::uint32_t bits = rules::float_bits(fresh[i]);
-        half[i] = static_cast<std::uint16_t>(bits >> 16);
-        weight.low_bits[at + i] = static_cast<std::uint16_t>(bits & 0xffffU);
+        const rules::Halves halves = rules::split_halves(fresh[i]);
+        half[i] = halves.high;
+        weight.low_bits[at + i] = halves.low;
       }
       break;
   }
   return squared_distance(fresh, w, n);
-}
-
-std::uint64_t step_stream(const Weights& weight, std::int64_t step) {
-  // Spread the step over all bits: neighbouring steps must not share a shifted sequence.
-  const auto count = static_cast<std::uint64_t>(step);
-  const std::uint64_t high = rules::random_bits(weight.stream, 2 * count);
-  const std::uint64_t low = rules::random_bits(weight.stream, 2 * count + 1);
-  return (high << 32) | low;
 }
 
 }  // namespace rode::cpu

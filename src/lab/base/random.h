@@ -6,30 +6,25 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "rules/splitmix64.h"
+
 namespace rode::lab {
 
-// SplitMix64's finaliser: a bijection of 64-bit words that spreads every bit.
-constexpr std::uint64_t mix64(std::uint64_t x) {
-  x ^= x >> 30U;
-  x *= 0xbf58476d1ce4e5b9U;
-  x ^= x >> 27U;
-  x *= 0x94d049bb133111ebU;
-  return x ^ (x >> 31U);
-}
+using rules::mix64;
 
 // A seed for one purpose out of a run's seed: derive_seed(seed, {epoch, index}).
 constexpr std::uint64_t derive_seed(std::uint64_t seed, std::initializer_list<std::uint64_t> path) {
-  std::uint64_t state = mix64(seed + 0x9e3779b97f4a7c15U);
+  std::uint64_t state = mix64(seed + rules::kSplitMixStep);
   for (const std::uint64_t step : path) state = mix64(state ^ mix64(step + 0xd1b54a32d192ed03U));
   return state;
 }
 
-// SplitMix64 (Steele, Lea, Flood 2014): eight bytes of state, cheap to make one a sample.
+// SplitMix64: eight bytes of state, cheap to make one per sample.
 class Random {
  public:
   explicit constexpr Random(std::uint64_t seed) : state_(seed) {}
 
-  constexpr std::uint64_t next() { return mix64(state_ += 0x9e3779b97f4a7c15U); }
+  constexpr std::uint64_t next() { return rules::next_splitmix64(state_); }
 
   // In [0, 1), a multiple of 2^-53.
   constexpr double uniform() { return static_cast<double>(next() >> 11U) * 0x1.0p-53; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls LAPACK by its Fortran names and turns its layout and error codes into ours.
-#include "backend/cpu/lapack.h"
+#include "backend/host/lapack.h"
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ void sorgqr_(const int* m, const int* n, const int* k, float* a, const int* lda,
 }
 // NOLINTEND(readability-identifier-naming)
 
-namespace rode::cpu {
+namespace rode::host {
 namespace {
 
 // dsyevd counts 2 n^2 doubles of work in an int.
@@ -116,4 +116,4 @@ bool orthonormalize(float* columns, std::int64_t n, float* workspace) {
   return info == 0;
 }
 
-}  // namespace rode::cpu
+}  // namespace rode::host

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace rode::cpu {
+namespace rode::host {
 
 // Floats that the functions below need at `workspace`, which is aligned to 8 bytes.
 // Throws `unsupported` where n exceeds what LAPACK's integers count.
@@ -20,4 +20,4 @@ bool eigenvectors(const float* symmetric, std::int64_t n, float* basis, float* w
 // Replaces n x n column-major columns by the Q of their QR factorization; false if it fails.
 bool orthonormalize(float* columns, std::int64_t n, float* workspace);
 
-}  // namespace rode::cpu
+}  // namespace rode::host

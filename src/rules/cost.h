@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// FLOPs of Newton-Schulz, from which plans choose its form and benchmarks compute rates.
+#pragma once
+
+#include <algorithm>
+
+#include "rules/newton_schulz_rule.h"
+
+namespace rode::rules {
+
+// Of one iteration on an m x n matrix, m >= n. With symmetric products one triangle of what is
+// symmetric is computed: X^T X and (X^T X)^2 take half of a full product, X P takes a whole one.
+inline double symmetric_iteration_flops(double m, double n) { return 3 * m * n * n + n * n * n; }
+inline double full_iteration_flops(double m, double n) { return 4 * m * n * n + 2 * n * n * n; }
+
+// All iterations in the standard form and in the Gram form, in units of n^3 for r = m / n. A
+// segment of the Gram form builds G = X^T X and applies Q once; each of its iterations squares G,
+// and all but one of them multiply three pairs of matrices that commute (Q T, T G, T G T).
+// `commuting`: what such a product takes, 1 where exactly one triangle is computed.
+inline double standard_form_cost(double r, int steps) { return steps * (3 * r + 1); }
+
+inline double gram_form_cost(double r, Coefficients set, int steps, double commuting) {
+  double cost = 0;
+  for (int k = 0; k < steps;) {
+    const int segment = std::min(gram_segment(set, k), steps - k);
+    cost += 3 * r + segment + 3 * commuting * (segment - 1);
+    k += segment;
+  }
+  return cost;
+}
+
+}  // namespace rode::rules

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the steps of all matrix rules have in common: the sums they begin with, the start of
+// Newton-Schulz, and the write-back W' = w W + x X of its result, the iterate X.
+#pragma once
+
+#include <cmath>
+
+#include "rode/optim/common.h"
+#include "rules/host_device.h"
+#include "rules/newton_schulz_rule.h"
+
+namespace rode::rules {
+
+// Inner products of the buffer B, the gradient g and a third array T: the weight of RODE and of
+// constrained Muon, the previous gradient of MARS-M. What a rule does not need stays 0.
+struct MatrixProducts {
+  double tt = 0, bt = 0, gt = 0, bb = 0, bg = 0, gg = 0;
+};
+
+// ||start|| is to be this, as Newton-Schulz wants it; 1 where the start is itself the iterate.
+RODE_HOST_DEVICE inline double start_target(Coefficients set, bool iterates) {
+  return iterates ? 1 / ns_margin(set) : 1.0;
+}
+
+// A start's norm is predicted from inner products. Where it is a small difference of large terms
+// the prediction is off: then the start that was reached is multiplied by this, else by 1.
+enum class StartNorm {
+  exact,    // RODE's is the target
+  at_most,  // Muon's may be shorter (eps), only not longer
+};
+RODE_HOST_DEVICE inline double start_correction(StartNorm wanted, double target, double reached) {
+  constexpr double slack = 1e-6;  // what rounding explains
+  const bool off = wanted == StartNorm::at_most ? reached > target * (1 + slack)
+                                                : std::abs(reached / target - 1) > slack;
+  return off ? target / reached : 1.0;
+}
+
+// What the write-back must know of the iterate X: t = <X,U> and xx = ||X||^2.
+struct IterateSums {
+  double t = 0, xx = 0;
+};
+
+// A start that is not iterated is tangent and of norm 1 by construction.
+RODE_HOST_DEVICE inline IterateSums unconditioned_sums() { return {0, 1}; }
+
+// W' = w W + x X; q and theta are RODE's. As it stands: a matrix that is held. With rows that were
+// normalised, W' = w W + F_i (x X + u W) for row i (row_rule.h).
+struct MatrixWrite {
+  double w = 1, x = 0, q = 0, theta = 0, u = 0;
+};
+
+}  // namespace rode::rules
