@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-TASK = pathlib.Path(__file__).parents[1] / "lab" / "tasks" / "wiki-114m.toml"
+TASK = pathlib.Path(__file__).parents[1] / "src" / "lab" / "task" / "tasks" / "wiki-114m.toml"
 RUNS = ["rode-final:1", "rode-final:2"]
 RUNS += ["rode-adaptive:1", "rode-nesterov:1", "muon-rms:1", "adamw:1"]
 RUNS += [f"rode:{seed}@360" for seed in range(1, 6)]

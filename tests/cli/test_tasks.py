@@ -53,7 +53,7 @@ def test_lists_and_shows(rode):
 
 
 def test_every_file_of_the_tree_is_part_of_the_program(rode):
-    folder = Path(__file__).resolve().parents[2] / "lab" / "tasks"
+    folder = Path(__file__).resolve().parents[2] / "src" / "lab" / "task" / "tasks"
     tasks = json.loads(rode.call("tasks", "--json").stdout)["tasks"]
     assert sorted(task["name"] for task in tasks) == sorted(p.stem for p in folder.glob("*.toml"))
 
