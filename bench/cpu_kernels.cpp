@@ -62,7 +62,7 @@ void newton_schulz_form(benchmark::State& state, NsForm form, NsDType dtype) {
   scale(start.data(), static_cast<float>(1 / std::sqrt(sum_of_squares(start.data(), rows * cols))),
         rows * cols);
   std::vector<float> workspace(ns_workspace_floats(plan));
-  std::vector<double> partial(static_cast<std::size_t>(2 * chunk_count(rows * cols)));
+  std::vector<double> partial(static_cast<std::size_t>(2 * slice_count(rows * cols)));
   Team alone(0);
   for (auto _ : state) {
     std::copy(start.begin(), start.end(), workspace.begin());

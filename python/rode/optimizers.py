@@ -31,8 +31,9 @@ class RODE(EngineOptimizer):
         W   = rho' (U cos(theta) - D sin(theta))
 
     ``snr`` multiplies theta by clip(||M|| / v, snr_min, 1), v = momentum * v + ||P(g)|| + eps.
-    ``radius`` is learned (above), adaptive or fixed. Deviation from the paper: ``reproject``
-    is guarded, which keeps the iteration from diverging.
+    ``radius`` is learned (above), adaptive or fixed. ``normalize="rows"`` normalises the rows of X
+    as in `Muon` and projects X once more. Deviation from the paper: ``reproject`` is guarded, which
+    keeps the iteration from diverging.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
     ``couple_lr_rho`` is False. What is not a matrix is stepped by AdamW with ``lr_rest``,
@@ -58,6 +59,8 @@ class RODE(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         nesterov: bool = False,
         snr: bool = False,
         snr_min: float = 0.01,
@@ -87,7 +90,9 @@ class Muon(EngineOptimizer):
 
     ``scale``: original sqrt(max(1, m/n)), rms 0.2 sqrt(max(m, n)); m is the fan-out.
     ``constraint``: none; normproj, then W <- R W / ||W||; hyperball,
-    W <- R Norm(W - lr R Norm(O)); R is the norm at the start. The rest: AdamW, as in `RODE`.
+    W <- R Norm(W - lr R Norm(O)); R is the norm at the start. ``normalize="rows"`` (NorMuon, Li et
+    al. 2025) divides row i of O by sqrt(v_i) + 1e-8, v_i <- row_beta v_i + (1 - row_beta) mean(O_i^2),
+    and brings O back to its norm. The rest: AdamW, as in `RODE`.
     """
 
     def __init__(
@@ -109,6 +114,8 @@ class Muon(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         splits: str = "",
         rounding: str = "nearest",
         state_dtype: str = "fp32",
@@ -132,7 +139,7 @@ class MARSM(EngineOptimizer):
         O  = NS(M / (||M|| + eps))
         W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 
-    The rest: AdamW, as in `RODE`.
+    ``normalize="rows"`` and the rest: as in `Muon`.
     """
 
     def __init__(
@@ -152,6 +159,8 @@ class MARSM(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,

@@ -70,10 +70,25 @@ struct Geometry {
   bool contiguous() const { return stride == cols || rows <= 1; }
 };
 
+// Averages over steps of the mean squares of the iterate's rows; null: rows are not normalised.
+struct RowAverages {
+  float* avg_sq = nullptr;  // one per row of the fan-out
+  bool columns = false;     // these rows are the columns of the matrix as stored
+};
+
+// Rows of the fan-out, and elements of each.
+inline std::int64_t row_count(const Geometry& g, const RowAverages& rows) {
+  return rows.columns ? g.cols : g.rows;
+}
+inline std::int64_t row_length(const Geometry& g, const RowAverages& rows) {
+  return rows.columns ? g.rows : g.cols;
+}
+
 struct RodeJob : JobBase {
   const rules::RodeConstants* constants = nullptr;
   Geometry geometry;
   Moments momentum;
+  RowAverages rows;
   rules::RodeScalarState state;
   rules::RodeScalars scalars{};  // update
   rules::MatrixWrite write{};    // update
@@ -83,7 +98,8 @@ struct MuonJob : JobBase {  // Muon and MARS-M
   const rules::MuonConstants* constants = nullptr;
   Geometry geometry;
   Moments momentum;
-  Moments previous;         // MARS-M only
+  Moments previous;  // MARS-M only
+  RowAverages rows;
   float* radius = nullptr;  // normproj and hyperball only
   double scale = 1;         // of the fan-out and fan-in
   bool held = false;        // update: zero radius

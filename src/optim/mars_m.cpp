@@ -22,6 +22,7 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the corrected gradient"));
       f.push_back(number("gamma", &O::gamma, at_least(0), "strength of variance reduction"));
       append_newton_schulz(f);
+      append_normalize(f);
       f.push_back(number("eps", &O::eps, at_least(0), "added to the norm before dividing"));
       append_rest(f);
       append_storage(f);
@@ -37,10 +38,10 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
   std::vector<StateSpec> state(const Subject& subject) const override {
     const StorageOptions& storage = options_.storage;
     if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, storage);
-    matrix_shape(name_, subject);
     const Shape& shape = subject.parameter->value.shape;
     std::vector<StateSpec> specs{{"momentum", shape, moment_dtype(storage)},
                                  {"previous_grad", shape, moment_dtype(storage)}};
+    append_row_averages(specs, name_, subject, options_.normalize);
     append_low_bits(specs, subject, storage);
     return specs;
   }
@@ -54,9 +55,9 @@ class MarsMInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const MarsMOptions& o = static_cast<const MarsMRule&>(rule).values();
-    matrix_ = {o.lr,           o.weight_decay,       o.momentum, o.eps,   false,
-               MuonScale::rms, MuonConstraint::none, true,       o.gamma, o.ns_steps,
-               o.coefficients, o.ns_dtype,           o.ns_form};
+    matrix_ = {o.lr,           o.weight_decay,       o.momentum, o.eps,     false,
+               MuonScale::rms, MuonConstraint::none, true,       o.gamma,   o.ns_steps,
+               o.coefficients, o.ns_dtype,           o.ns_form,  o.row_beta};
     rest_ = rest_constants(o);
   }
 
@@ -66,15 +67,16 @@ class MarsMInstance final : public RuleInstance {
       add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
       return;
     }
-    const MatrixShape shape = matrix_shape(rule_.name(), subject);
+    const Block whole = matrix_blocks(rule_.name(), "", subject).front();
     MuonJob& job = jobs.muon.emplace_back();
     fill_base(job, subject, storage, state);
     job.constants = &matrix_;
-    job.geometry = {shape.rows, shape.cols, shape.cols};
+    job.geometry = whole.geometry;
     job.momentum = moments(state, "momentum");
     job.previous = moments(state, "previous_grad");
-    job.scale = rules::muon_scale(matrix_, static_cast<double>(shape.fan_out()),
-                                  static_cast<double>(shape.fan_in()));
+    job.rows = row_averages(state, whole);
+    job.scale = rules::muon_scale(matrix_, static_cast<double>(whole.fan_out),
+                                  static_cast<double>(whole.fan_in));
   }
 
  private:

@@ -25,6 +25,7 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the averaged gradient"));
       f.push_back(boolean("nesterov", &O::nesterov, "look-ahead"));
       append_newton_schulz(f);
+      append_normalize(f);
       f.push_back(number("eps", &O::eps, at_least(0), "least norm the momentum is divided by"));
       f.push_back(choice("scale", &O::scale, {"original", "rms"},
                          "sqrt(max(1, m/n)), or 0.2 sqrt(max(m, n))"));
@@ -69,6 +70,7 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
     std::vector<StateSpec> specs{
         {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
     if (o.constraint != MuonConstraint::none) specs.push_back({"radius", {count}, DType::f32});
+    append_row_averages(specs, name_, subject, o.normalize);
     append_low_bits(specs, subject, o.storage);
     return specs;
   }
@@ -82,9 +84,9 @@ class MuonInstance final : public RuleInstance {
 
   void refresh(const Rule& rule) override {
     const MuonOptions& o = static_cast<const MuonRule&>(rule).values();
-    matrix_ = {o.lr,           o.weight_decay, o.momentum, o.eps, o.nesterov,
-               o.scale,        o.constraint,   false,      0,     o.ns_steps,
-               o.coefficients, o.ns_dtype,     o.ns_form};
+    matrix_ = {o.lr,           o.weight_decay, o.momentum, o.eps,     o.nesterov,
+               o.scale,        o.constraint,   false,      0,         o.ns_steps,
+               o.coefficients, o.ns_dtype,     o.ns_form,  o.row_beta};
     rest_ = rest_constants(o);
   }
 
@@ -102,6 +104,7 @@ class MuonInstance final : public RuleInstance {
       job.constants = &matrix_;
       job.geometry = block.geometry;
       job.momentum = moments(state, "momentum", block.offset);
+      job.rows = row_averages(state, block);
       job.scale = rules::muon_scale(matrix_, static_cast<double>(block.fan_out),
                                     static_cast<double>(block.fan_in));
       if (radius != nullptr) {

@@ -241,4 +241,14 @@ void append_newton_schulz(std::vector<OptionField<O>>& fields) {
                           "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
 }
 
+// NorMuon's normalisation of what Newton-Schulz gives.
+template <class O>
+void append_normalize(std::vector<OptionField<O>>& fields) {
+  fields.push_back(choice("normalize", &O::normalize, {"none", "rows"},
+                          "rows: divide each row of the orthogonalised matrix by its averaged root "
+                          "mean square (NorMuon)"));
+  fields.push_back(number("row_beta", &O::row_beta, unit_interval(),
+                          "of the rows' mean squares, where normalize = rows"));
+}
+
 }  // namespace rode

@@ -26,7 +26,8 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
     using O = RodeOptions;
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
-      f.push_back(number("lr", &O::lr, at_least(0), "directional rate: angle per kernel norm"));
+      f.push_back(number("lr", &O::lr, at_least(0),
+                         "directional rate: angle per norm of the orthogonalised matrix"));
       f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
                                   "radial rate; relative where radius = adaptive (then 0.01)"));
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
@@ -39,6 +40,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       f.push_back(choice("reproject", &O::reproject, {"guarded", "every", "final"},
                          "projection inside Newton-Schulz; every: as published, can diverge"));
       append_newton_schulz(f);
+      append_normalize(f);
       f.push_back(boolean("nesterov", &O::nesterov, "look-ahead start of the direction"));
       f.push_back(boolean("snr", &O::snr, "damp the angle by the signal-to-noise ratio"));
       f.push_back(number("snr_min", &O::snr_min, between(0, 1), "lower clamp of that damping"));
@@ -102,6 +104,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       specs.push_back({"radius_avg_sq", {count}, DType::f32});
       specs.push_back({"step", {count}, DType::i64});
     }
+    append_row_averages(specs, name_, subject, o.normalize);
     append_low_bits(specs, subject, o.storage);
     return specs;
   }
@@ -118,7 +121,7 @@ class RodeInstance final : public RuleInstance {
     const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
     matrix_ = {o.lr,           lr_rho,     o.momentum, o.snr_min,   o.floor,       o.eps,
                o.eps_ns,       o.ns_steps, o.radius,   o.direction, o.conditioner, o.reproject,
-               o.coefficients, o.ns_dtype, o.ns_form,  o.nesterov,  o.snr};
+               o.coefficients, o.ns_dtype, o.ns_form,  o.nesterov,  o.snr,         o.row_beta};
     rest_ = rest_constants(o);
   }
 
@@ -141,6 +144,7 @@ class RodeInstance final : public RuleInstance {
       job.geometry = blocks[i].geometry;
       if (matrix_.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
       job.momentum = moments(state, "momentum", blocks[i].offset);
+      job.rows = row_averages(state, blocks[i]);
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
                    scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};

@@ -58,9 +58,10 @@ std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
   std::int64_t at = 0;
   for (const std::int64_t size : sizes) {
     if (shape.in_out) {
-      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows});
+      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows, at, true});
     } else {
-      blocks.push_back({at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols});
+      blocks.push_back(
+          {at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols, at, false});
     }
     at += size;
   }
@@ -87,6 +88,17 @@ void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
   if (value.dtype == DType::bf16 && storage.rounding == Rounding::exact) {
     specs.push_back({"low_bits", value.shape, DType::u16});
   }
+}
+
+void append_row_averages(std::vector<StateSpec>& specs, std::string_view rule,
+                         const Subject& subject, Normalize normalize) {
+  const MatrixShape shape = matrix_shape(rule, subject);
+  if (normalize == Normalize::rows) specs.push_back({"row_avg_sq", {shape.fan_out()}, DType::f32});
+}
+
+RowAverages row_averages(const StateSlots& state, const Block& block) {
+  auto* data = static_cast<float*>(state.find("row_avg_sq"));
+  return {data == nullptr ? nullptr : data + block.first_row, block.in_out};
 }
 
 void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,

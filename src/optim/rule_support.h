@@ -81,6 +81,8 @@ struct Block {
   std::int64_t offset = 0;  // of its first element
   Geometry geometry;
   std::int64_t fan_out = 0, fan_in = 0;
+  std::int64_t first_row = 0;  // of the fan-out
+  bool in_out = false;
 };
 // The blocks that option `splits` cuts the parameter into; one where no pattern matches.
 std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
@@ -93,6 +95,12 @@ DType moment_dtype(const StorageOptions& storage);
 // Adds `low_bits` where bf16 weights are kept exactly.
 void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
                      const StorageOptions& storage);
+
+// Adds `row_avg_sq` where rows are normalised; throws under `rule` where the rank is below 2.
+void append_row_averages(std::vector<StateSpec>& specs, std::string_view rule,
+                         const Subject& subject, Normalize normalize);
+// Those of a block; none where the state has none.
+RowAverages row_averages(const StateSlots& state, const Block& block);
 
 // Fills what every job has. `offset` counts elements from the parameter's first.
 void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,

@@ -15,8 +15,8 @@ namespace rode {
 namespace {
 
 bool never_negative(std::string_view key) {
-  constexpr std::array<std::string_view, 6> keys{"exp_avg_sq", "row",           "col",
-                                                 "radius",     "radius_avg_sq", "snr_norm"};
+  constexpr std::array<std::string_view, 7> keys{"exp_avg_sq",    "row",        "col",     "radius",
+                                                 "radius_avg_sq", "row_avg_sq", "snr_norm"};
   return std::ranges::find(keys, key) != keys.end();
 }
 

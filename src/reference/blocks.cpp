@@ -66,6 +66,12 @@ Tensor per_block(const std::vector<double>& values) {
   return {{static_cast<std::int64_t>(values.size())}, values};
 }
 
+Tensor per_row(const std::vector<Matrix>& blocks) {
+  std::size_t rows = 0;
+  for (const Matrix& block : blocks) rows += block.rows;
+  return {{static_cast<std::int64_t>(rows)}, std::vector<double>(rows, 0.0)};
+}
+
 Tensor& entry(State& state, const char* key, std::size_t elements) {
   const auto found = state.find(key);
   if (found == state.end() || found->second.data.size() != elements)

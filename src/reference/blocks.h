@@ -20,8 +20,11 @@ void join(const std::vector<Matrix>& blocks, const Treatment& treatment, Tensor&
 // A tensor of zeros in the same shape.
 Tensor zeros_like(const Tensor& tensor);
 
-// One value a block, as the scalar states are stored.
+// One value per block, as the scalar states are stored.
 Tensor per_block(const std::vector<double>& values);
+
+// One value per row of the fan-out, zero.
+Tensor per_row(const std::vector<Matrix>& blocks);
 
 // The one element of a scalar state such as "step".
 double& scalar(State& state, const char* key);

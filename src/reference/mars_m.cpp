@@ -10,9 +10,11 @@
 
 namespace rode::reference {
 
-State mars_m_state(const Treatment& treatment, const Tensor& parameter) {
-  static_cast<void>(split(parameter, treatment));  // refuses what is not a matrix
-  return {{"momentum", zeros_like(parameter)}, {"previous_grad", zeros_like(parameter)}};
+State mars_m_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter) {
+  const std::vector<Matrix> blocks = split(parameter, treatment);  // refuses what is not a matrix
+  State state{{"momentum", zeros_like(parameter)}, {"previous_grad", zeros_like(parameter)}};
+  if (normalizes_rows(settings)) state["row_avg_sq"] = per_row(blocks);
+  return state;
 }
 
 void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,
@@ -30,13 +32,17 @@ void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rat
   std::vector<Matrix> buffers = split(momentum, treatment);
   const std::vector<Matrix> gradients = split(gradient, treatment);
   const std::vector<Matrix> before = split(previous, treatment);
-  for (std::size_t k = 0; k < weights.size(); ++k) {
+  std::size_t first_row = 0;
+  for (std::size_t k = 0; k < weights.size(); first_row += weights[k++].rows) {
     Matrix &w = weights[k], &m = buffers[k];
     Matrix c = combine(1.0 + correction, gradients[k], -correction, before[k]);
     if (norm(c) > 1.0) c = scale(1.0 / norm(c), c);
     m = combine(beta, m, 1.0 - beta, c);
     const double divisor = margin(set) * (norm(m) + eps);
-    const Matrix o = newton_schulz(scale(1.0 / divisor, m), set, steps);
+    Matrix o = newton_schulz(scale(1.0 / divisor, m), set, steps);
+    if (normalizes_rows(settings))
+      o = normalized_rows(o, number(settings, "row_beta"),
+                          state.at("row_avg_sq").data.data() + first_row);
     const double factor = 0.2 * std::sqrt(static_cast<double>(std::max(w.rows, w.cols)));
     w = combine(1.0 - rates.lr * rates.weight_decay, w, -rates.lr * factor, o);
   }

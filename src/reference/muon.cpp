@@ -34,6 +34,7 @@ State muon_state(const Settings& settings, const Treatment& treatment, const Ten
   std::vector<double> norms;
   for (const Matrix& w : split(parameter, treatment)) norms.push_back(norm(w));
   if (constraint_of(settings) != "none") state["radius"] = per_block(norms);
+  if (normalizes_rows(settings)) state["row_avg_sq"] = per_row(split(parameter, treatment));
   return state;
 }
 
@@ -49,13 +50,17 @@ void muon_step(const Settings& settings, const Treatment& treatment, Rates rates
   const std::vector<Matrix> gradients = split(gradient, treatment);
   Tensor& momentum = entry(state, "momentum", parameter.data.size());
   std::vector<Matrix> buffers = split(momentum, treatment);
-  for (std::size_t k = 0; k < weights.size(); ++k) {
+  std::size_t first_row = 0;
+  for (std::size_t k = 0; k < weights.size(); first_row += weights[k++].rows) {
     Matrix &w = weights[k], &b = buffers[k];
     const Matrix& g = gradients[k];
     b = combine(mu, b, 1.0 - mu, g);
     const Matrix start = nesterov ? combine(1.0 - mu, g, mu, b) : b;
     const double divisor = margin(set) * std::max(norm(start), eps);
-    const Matrix o = newton_schulz(scale(1.0 / divisor, start), set, steps);
+    Matrix o = newton_schulz(scale(1.0 / divisor, start), set, steps);
+    if (normalizes_rows(settings))
+      o = normalized_rows(o, number(settings, "row_beta"),
+                          state.at("row_avg_sq").data.data() + first_row);
 
     double radius = 0.0;
     if (constraint != "none") {

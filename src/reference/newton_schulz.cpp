@@ -3,6 +3,7 @@
 #include "reference/newton_schulz.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "reference/settings.h"
@@ -47,6 +48,25 @@ Matrix newton_schulz_step(const Matrix& x, const Quintic& p) {
 Matrix newton_schulz(Matrix x, const std::string& coefficients, std::int64_t steps) {
   for (std::int64_t k = 0; k < steps; ++k) x = newton_schulz_step(x, quintic(coefficients, k));
   return x;
+}
+
+bool normalizes_rows(const Settings& settings) {
+  return settings.contains("normalize") &&
+         choice(settings, "normalize", {"none", "rows"}) == "rows";
+}
+
+Matrix normalized_rows(const Matrix& o, double beta, double* averages) {
+  const double size = norm(o);
+  if (size == 0.0) return o;
+  Matrix result = o;
+  for (std::size_t i = 0; i < o.rows; ++i) {
+    double mean = 0.0;
+    for (std::size_t j = 0; j < o.cols; ++j) mean += o(i, j) * o(i, j);
+    mean /= static_cast<double>(o.cols);
+    averages[i] = beta * averages[i] + (1.0 - beta) * mean;
+    for (std::size_t j = 0; j < o.cols; ++j) result(i, j) /= std::sqrt(averages[i]) + 1e-8;
+  }
+  return scale(size / norm(result), result);
 }
 
 }  // namespace rode::reference

@@ -29,4 +29,9 @@ Matrix newton_schulz_step(const Matrix& x, const Quintic& p);
 // All steps on a start whose singular values do not exceed one.
 Matrix newton_schulz(Matrix x, const std::string& coefficients, std::int64_t steps);
 
+// NorMuon: the option `normalize`, and its update of a fan-out x fan-in matrix o, with one average
+// per row. A matrix of zeros changes nothing.
+bool normalizes_rows(const Settings& settings);
+Matrix normalized_rows(const Matrix& o, double beta, double* averages);
+
 }  // namespace rode::reference

@@ -74,7 +74,7 @@ State initial_state(const std::string& optimizer, const Settings& settings,
     case MatrixRule::soap: return soap_state(settings, parameter);
     case MatrixRule::mars_m: break;
   }
-  return mars_m_state(treatment, parameter);
+  return mars_m_state(settings, treatment, parameter);
 }
 
 std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,

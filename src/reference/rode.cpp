@@ -13,10 +13,10 @@ namespace rode::reference {
 namespace {
 
 struct Options {
-  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min;
+  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta;
   std::int64_t ns_steps;
   std::string radius, direction, conditioner, coefficients, reproject;
-  bool snr, nesterov;
+  bool snr, nesterov, rows;
 };
 
 Options read(const Settings& settings, double multiplier) {
@@ -36,6 +36,8 @@ Options read(const Settings& settings, double multiplier) {
   o.snr = flag(settings, "snr");
   o.snr_min = o.snr ? number(settings, "snr_min") : 0.0;
   o.nesterov = flag(settings, "nesterov");
+  o.rows = normalizes_rows(settings);
+  o.row_beta = o.rows ? number(settings, "row_beta") : 0.0;
   if (o.coefficients != "jordan" && o.reproject != "final")
     refuse("coefficients", o.coefficients, "jordan unless reproject is final");
   return o;
@@ -84,8 +86,9 @@ double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
   return std::max(rho * std::exp(-o.lr_rho * a / (std::sqrt(b) + o.eps)), o.floor * rho);
 }
 
+// `averages` is that of the block's first row; null where rows are not normalised.
 Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
-                       Scalars& scalars) {
+                       Scalars& scalars, double* averages) {
   Diagnostics d;
   d.rho = d.rho_next = norm(w);
   if (d.rho <= o.eps) {  // no direction to speak of: held, the buffer still gathers
@@ -108,7 +111,8 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   Matrix u_next = u;
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
   if (o.direction != "fixed" && norm(start) > o.eps_ns) {
-    const Matrix q = kernel(o, start, u);  // 5, 6
+    Matrix q = kernel(o, start, u);  // 5, 6
+    if (o.rows) q = project(normalized_rows(q, o.row_beta, averages), u);
     d.q = norm(q);
     if (d.q != 0.0) {  // 7; NaN passes through
       const Matrix direction = scale(1.0 / d.q, q);
@@ -134,6 +138,7 @@ State rode_state(const Settings& settings, const Treatment& treatment, const Ten
   if (o.snr) state["snr_norm"] = zero;
   if (o.radius == "fixed") state["radius"] = per_block(norms);
   if (o.radius == "adaptive") state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
+  if (o.rows) state["row_avg_sq"] = per_row(split(parameter, treatment));
   return state;
 }
 
@@ -147,6 +152,7 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
   std::vector<Matrix> buffers = split(momentum, treatment);
 
   std::vector<Diagnostics> diagnostics;
+  double* averages = o.rows ? state.at("row_avg_sq").data.data() : nullptr;
   for (std::size_t k = 0; k < weights.size(); ++k) {
     Scalars scalars;
     const auto exchange = [&](bool store) {
@@ -165,7 +171,8 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
       one(o.radius == "adaptive", "step", scalars.steps);
     };
     exchange(false);
-    diagnostics.push_back(step_block(o, weights[k], gradients[k], buffers[k], scalars));
+    diagnostics.push_back(step_block(o, weights[k], gradients[k], buffers[k], scalars, averages));
+    if (o.rows) averages += weights[k].rows;
     exchange(true);
   }
   join(weights, treatment, parameter);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules behind reference.h, one pair of functions an optimizer.
+// The rules behind reference.h, one pair of functions per optimizer.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,7 @@ State muon_state(const Settings& settings, const Treatment& treatment, const Ten
 void muon_step(const Settings& settings, const Treatment& treatment, Rates rates, Tensor& parameter,
                const Tensor& gradient, State& state);
 
-State mars_m_state(const Treatment& treatment, const Tensor& parameter);
+State mars_m_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter);
 void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,
                  Tensor& parameter, const Tensor& gradient, State& state);
 

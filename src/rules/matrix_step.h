@@ -43,9 +43,10 @@ struct IterateSums {
 // A start that is not iterated is tangent and of norm 1 by construction.
 RODE_HOST_DEVICE inline IterateSums unconditioned_sums() { return {0, 1}; }
 
-// W' = w W + x X; q and theta are RODE's. As it stands: a matrix that is held.
+// W' = w W + x X; q and theta are RODE's. As it stands: a matrix that is held. With rows that were
+// normalised, W' = w W + F_i (x X + u W) for row i (row_rule.h).
 struct MatrixWrite {
-  double w = 1, x = 0, q = 0, theta = 0;
+  double w = 1, x = 0, q = 0, theta = 0, u = 0;
 };
 
 }  // namespace rode::rules

@@ -26,6 +26,7 @@ struct MuonConstants {
   Coefficients coefficients;
   NsDType ns_dtype;
   NsForm ns_form;
+  double row_beta;
 };
 
 // Whether the norm of the matrix is kept, so that W is measured too.

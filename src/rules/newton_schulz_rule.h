@@ -40,7 +40,7 @@ RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
 }
 
 // Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies the
-// rounding of its small eigenvalues by a^2 an iteration, 12 for the paper's polynomial and up to
+// rounding of its small eigenvalues by a^2 per iteration, 12 for the paper's polynomial and up to
 // 67 for the others. With these segments the result is as close to the exact one as the
 // standard form's (docs/numerics.md has the measurements).
 inline int gram_segment(Coefficients set, int k) {

@@ -27,6 +27,7 @@ struct RodeConstants {
   NsDType ns_dtype;
   NsForm ns_form;
   bool nesterov, snr;
+  double row_beta;
 };
 
 // Whether the direction moves, and whether Newton-Schulz shapes what it moves along.

@@ -54,7 +54,7 @@ RODE_HOST_DEVICE inline float soap_average(const SoapCoefficients& c, float old,
 }
 
 // Advances the moments with the rotated gradient and returns the normalised direction.
-RODE_HOST_DEVICE inline float soap_element(const SoapCoefficients& c, float g, float& m, float& v) {
+RODE_HOST_DEVICE inline float soap_element(SoapCoefficients c, float g, float& m, float& v) {
   m = c.beta1 * m + c.rest1 * g;
   v = c.beta2 * v + c.rest2 * g * g;
   return m / (std::sqrt(v) + c.eps);

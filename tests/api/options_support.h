@@ -53,6 +53,8 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"coefficients", {"polar_express", {{"reproject", "final"}}}},
       {"ns_dtype", {"bf16"}},
       {"ns_form", {"gram", {{"reproject", "final"}}}},
+      {"normalize", {"rows"}},
+      {"row_beta", {"0.30000000000000004"}},
       {"scale", {"rms"}},
       {"constraint", {"hyperball"}},
       {"splits", {"h.*=2,*.c_attn.weight=4+2+2"}},

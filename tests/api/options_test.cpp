@@ -30,7 +30,8 @@ const std::map<std::string, std::string> kRest{
 const std::map<std::string, std::string> kStorage{
     {"rounding", "nearest"}, {"state_dtype", "fp32"}, {"seed", "0"}};
 const std::map<std::string, std::string> kProducts{
-    {"ns_steps", "5"}, {"coefficients", "jordan"}, {"ns_dtype", "auto"}, {"ns_form", "auto"}};
+    {"ns_steps", "5"},   {"coefficients", "jordan"}, {"ns_dtype", "auto"},
+    {"ns_form", "auto"}, {"normalize", "none"},      {"row_beta", "0.95"}};
 const std::map<std::string, std::string> kRode{{"momentum", "0.9"},
                                                {"floor", "1e-06"},
                                                {"eps", "1e-12"},

@@ -73,7 +73,7 @@ class Iteration {
     workspace_.resize(cpu::ns_workspace_floats(plan));
     std::copy(start_.begin(), start_.end(), workspace_.begin());
     const auto count = static_cast<std::int64_t>(start_.size());
-    partial_.resize(static_cast<std::size_t>(2 * cpu::chunk_count(count)));
+    partial_.resize(static_cast<std::size_t>(2 * cpu::slice_count(count)));
     Weights weight;
     weight.data = const_cast<float*>(case_.weight.data());  // read only
     const cpu::Sphere sphere{&weight, {case_.shape[0], case_.shape[1], case_.shape[1]}, rho_};

@@ -69,6 +69,8 @@ RODE = [
     ("snr_min", 0.97, {"snr": True}, lambda: matrices(common=0.1)),
     ("splits", "w=2", {}, matrices),
     ("splits", "*=8+32", {}, matrices),
+    ("normalize", "rows", {}, matrices),
+    ("row_beta", 0.2, {"normalize": "rows"}, matrices),
     *NEWTON_SCHULZ,
     *REST_ADAMW,
 ]
@@ -84,6 +86,8 @@ MUON = [
     ("coefficients", "you", {}, matrices),
     ("coefficients", "polar_express", {}, matrices),
     ("splits", "w=2", {}, matrices),
+    ("normalize", "rows", {}, matrices),
+    ("row_beta", 0.2, {"normalize": "rows"}, matrices),
     *NEWTON_SCHULZ,
     *REST_ADAMW,
 ]
@@ -135,6 +139,8 @@ CASES = {
         ("weight_decay", 0.5, {}, matrices),
         ("momentum", 0.8, {}, matrices),
         ("gamma", 0.2, {}, matrices),
+        ("normalize", "rows", {}, matrices),
+        ("row_beta", 0.2, {"normalize": "rows"}, matrices),
         ("eps", 0.1, {}, matrices),
         ("coefficients", "you", {}, matrices),
         ("coefficients", "polar_express", {}, matrices),

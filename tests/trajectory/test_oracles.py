@@ -10,7 +10,7 @@ import torch
 import oracles
 from compare import BF16_PRODUCTS_TOL, assert_weight, distance, follow, tolerance
 from oracles.elementwise import AdamW, Sgd, torch_adamw, torch_sgd
-from oracles.matrix import newton_schulz
+from oracles.matrix import newton_schulz, normalized_rows
 from oracles.rode import UNSTABLE
 from oracles.soap import Soap
 from problems import aligned, problem, with_soap_state
@@ -137,17 +137,35 @@ def test_newton_schulz_maps_singular_values_by_its_polynomial():
 def test_splits_and_layout_are_the_same_step_on_pieces_and_transposes():
     p = problem((48, 16), 3)
     w = p.weight.astype(np.float64)
-    for optimizer in ("rode-snr", "muon", "muon-normproj"):
-        whole = follow(optimizer, p, {"splits": "w=16+24+8"}).weight
+    for optimizer, more in (
+        ("rode-snr", {}),
+        ("muon", {}),
+        ("muon-normproj", {}),
+        ("rode", {"normalize": "rows"}),
+        ("muon", {"normalize": "rows"}),
+    ):
+        whole = follow(optimizer, p, {"splits": "w=16+24+8", **more}).weight
         for rows in (slice(0, 16), slice(16, 40), slice(40, 48)):
             part = problem((48, 16), 3)
             part.weight, part.grads = p.weight[rows], [g[rows] for g in p.grads]
-            assert distance(whole[rows], follow(optimizer, part).weight) < 1e-14
-        turned = oracles.make(optimizer, w.T, {"splits": "w=16+24+8"}, in_out=True)
+            assert distance(whole[rows], follow(optimizer, part, more).weight) < 1e-14
+        turned = oracles.make(optimizer, w.T, {"splits": "w=16+24+8", **more}, in_out=True)
         x = w.T
         for g in p.grads:
             x = turned.step(x, g.T.astype(np.float64))
         assert distance(x.T, whole) < 1e-14
+
+
+def test_normalized_rows_keep_the_norm_and_even_out():
+    rng = np.random.default_rng(5)
+    rows = np.geomspace(0.01, 1, 6)[:, None]
+    averages = np.zeros(6)
+    for _ in range(200):
+        o = rows * rng.standard_normal((6, 400))
+        even = normalized_rows(o, averages, 0.95)
+        assert math.isclose(np.linalg.norm(even), np.linalg.norm(o), rel_tol=EXACT)
+    sizes = np.linalg.norm(even, axis=1)
+    assert sizes.max() < 1.2 * sizes.min()
 
 
 def test_mars_without_clip_at_gamma_one_minus_beta_is_nesterov_muon():

@@ -89,6 +89,9 @@ def test_split_patterns_choose_parameters_by_name(rode):
         ("muon", {}),
         ("muon-rms", {"splits": "c=3"}),
         ("mars-m", {}),
+        ("rode", {"normalize": "rows", "splits": "c=12+4+8"}),
+        ("muon-normproj", {"normalize": "rows"}),
+        ("mars-m", {"normalize": "rows"}),
     ],
 )
 def test_matrices_stored_fan_in_first_use_their_true_fan_out(rode, optimizer, options):

@@ -40,6 +40,8 @@ RODE_VARIANTS = [
     {"nesterov": True, "snr": True},
     {"splits": "w=2"},
     {"splits": "w=8+8+16", "snr": True, "radius": "fixed"},
+    {"normalize": "rows"},
+    {"normalize": "rows", "splits": "w=8+8+16", "row_beta": 0.5},
 ]
 MUON_VARIANTS = [
     {"nesterov": False},
@@ -53,6 +55,22 @@ MUON_VARIANTS = [
     {"coefficients": "you", "ns_form": "standard", "ns_steps": 6},
     {"splits": "w=4"},
     {"splits": "*=8+24", "constraint": "normproj"},
+    {"normalize": "rows", "scale": "rms"},
+    {"normalize": "rows", "splits": "*=8+24", "constraint": "normproj"},
+]
+# Of every rule that has the option, with what its row factors meet in the write-back.
+NORMALIZED = [
+    ("rode", {}),
+    ("rode", {"reproject": "final", "ns_form": "gram", "nesterov": True}),
+    ("rode", {"conditioner": "none", "lr": 5e-3}),
+    ("rode", {"direction": "retraction", "lr": 2e-2}),
+    ("rode-snr", {"row_beta": 0.5}),
+    ("rode-fixed", {}),
+    ("muon", {}),
+    ("muon", {"constraint": "hyperball"}),
+    ("muon-rms", {"weight_decay": 0.1, "row_beta": 0.5}),
+    ("muon-normproj", {}),
+    ("mars-m", {}),
 ]
 
 
@@ -129,6 +147,24 @@ def test_muon_variants(rode, options, shape):
     if shape == "96x32" and "+" in options.get("splits", ""):
         options = {**options, "splits": "*=72+24"}
     check(rode, "muon", problem(parse_shape(shape), 20), options)
+
+
+@pytest.mark.parametrize("shape", ["1x7", "64x64", "96x32", "32x96", "6x5x3x3"])
+@pytest.mark.parametrize("optimizer,options", NORMALIZED, ids=str)
+def test_normalized_rows(rode, optimizer, options, shape):
+    check(rode, optimizer, problem(parse_shape(shape), 20), {"normalize": "rows", **options})
+
+
+def uneven_rows(p):
+    """Gradients of rows that differ by a factor of a thousand: normalising evens them out."""
+    scale = np.geomspace(1e-3, 1, p.weight.shape[0])[:, None].astype(np.float32)
+    p.grads = [g * scale for g in p.grads]
+    return p
+
+
+@pytest.mark.parametrize("optimizer", ["rode", "muon"])
+def test_normalized_rows_of_uneven_gradients(rode, optimizer):
+    check(rode, optimizer, uneven_rows(problem((40, 24), 20)), {"normalize": "rows"})
 
 
 @pytest.mark.parametrize("grad_scale", [1e-3, 1.0])

@@ -12,7 +12,7 @@
 //   u <- u / max(1, RMS(u) / clip_threshold)
 //   W <- (1 - lr * weight_decay) W - lr u
 //
-// Deviations: none. State: rows + columns, or 4 bytes a parameter for rank < 2.
+// Deviations: none. State: rows + columns, or 4 bytes per parameter for rank < 2.
 #pragma once
 
 #include <memory>

@@ -9,7 +9,7 @@
 //
 // maximize: g is the negated gradient.
 // The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
+// Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 #pragma once
 
 #include <memory>

@@ -13,7 +13,7 @@
 //   f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 //
 // The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none. State: 12 bytes a parameter.
+// Deviations: none. State: 12 bytes per parameter.
 #pragma once
 
 #include <array>

@@ -18,14 +18,18 @@ enum class Coefficients {
 enum class NsDType { automatic, fp32, bf16, fp16 };
 
 // standard: X <- X p(X^T X). gram: iterate on the small Gram matrix and apply the
-// product once a restart; algebraically equal, fewer FLOPs where rows > columns.
+// product once per restart; algebraically equal, fewer FLOPs where rows > columns.
 enum class NsForm { automatic, standard, gram };
+
+// Rows of the orthogonalised matrix, those of the fan-out: as they are, or each divided by its root
+// mean square, averaged over steps (NorMuon).
+enum class Normalize { none, rows };
 
 // Writing bf16 weights back.
 enum class Rounding {
   nearest,
   stochastic,  // unbiased, reproducible from `seed`
-  exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes a parameter
+  exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes per parameter
 };
 
 enum class StateDType { fp32, bf16 };

@@ -7,10 +7,12 @@
 //   C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
 //   M <- momentum * M + (1 - momentum) C
 //   O  = NS(M / (||M|| + eps))
+//   normalize = rows: as Muon's (rode/optim/muon.h)
 //   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 //   G_prev <- G
 //
-// Deviations: none. State: 8 bytes a matrix parameter.
+// Deviations: none. State: 8 bytes per matrix parameter; with normalize = rows 4 bytes per row of
+// the fan-out.
 #pragma once
 
 #include <memory>
@@ -31,6 +33,8 @@ struct MarsMOptions {
   Coefficients coefficients = Coefficients::jordan;
   NsDType ns_dtype = NsDType::automatic;
   NsForm ns_form = NsForm::automatic;
+  Normalize normalize = Normalize::none;
+  double row_beta = 0.95;  // of the rows' mean squares
   double lr_rest = 2.693e-3;
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};

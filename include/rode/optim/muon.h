@@ -7,14 +7,17 @@
 //   B <- momentum * B + (1 - momentum) g
 //   S  = (1 - momentum) g + momentum * B   (nesterov), else B
 //   O  = NS(S / max(||S||, eps))
+//   normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements,
+//     v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + 1e-8)
+//     O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
 //   W <- (1 - lr * weight_decay) W - lr * scale * O
 //   scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
 //
 // constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
 // constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
 //
-// Deviations: none from torch.optim.Muon but the precision of the products.
-// State: 4 bytes a matrix parameter.
+// Deviations: none from torch.optim.Muon except the precision of the products.
+// State: 4 bytes per matrix parameter; with normalize = rows 4 bytes per row of the fan-out.
 #pragma once
 
 #include <memory>
@@ -41,6 +44,8 @@ struct MuonOptions {
   Coefficients coefficients = Coefficients::jordan;
   NsDType ns_dtype = NsDType::automatic;
   NsForm ns_form = NsForm::automatic;
+  Normalize normalize = Normalize::none;
+  double row_beta = 0.95;  // of the rows' mean squares
   std::string splits = {};
   double lr_rest = 2.897e-3;
   double weight_decay_rest = 9e-4;

@@ -30,10 +30,13 @@
 //   direction = retraction U' = (U - theta D) / ||U - theta D||
 //   direction = fixed      U' = U
 //   conditioner = none     Q = X_0, q = 1
+//   normalize = rows       the rows of Q are normalised as Muon's (rode/optim/muon.h), then
+//                          Q <- P(Q); without a direction, v stays
 //
 // Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23
 // of its terms (a gradient along W, to rounding) has no direction (docs/numerics.md).
-// State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
+// State: 4 bytes per matrix parameter (momentum), a few scalars per matrix; with normalize = rows 4
+// bytes per row of the fan-out.
 #pragma once
 
 #include <memory>
@@ -52,7 +55,7 @@ enum class Conditioner { newton_schulz, none };
 enum class Reproject { guarded, every, final };
 
 struct RodeOptions {
-  double lr = 1.206e-3;  // directional rate: radians per unit of kernel norm
+  double lr = 1.206e-3;  // directional rate: radians per unit of ||Q||
   // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
   std::optional<double> lr_rho = {};
   double momentum = 0.9;
@@ -64,6 +67,8 @@ struct RodeOptions {
   Coefficients coefficients = Coefficients::jordan;  // others need reproject = final
   NsDType ns_dtype = NsDType::automatic;             // fp32 on the CPU, bf16 on CUDA
   NsForm ns_form = NsForm::automatic;                // gram needs reproject = final
+  Normalize normalize = Normalize::none;
+  double row_beta = 0.95;  // of the rows' mean squares
   bool nesterov = false;
   bool snr = false;
   double snr_min = 0.01;

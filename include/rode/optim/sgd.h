@@ -8,7 +8,7 @@
 //
 // maximize: g is the negated gradient.
 // The rest takes the same rule with lr_rest and weight_decay_rest.
-// Deviations: none. State: 4 bytes a parameter.
+// Deviations: none. State: 4 bytes per parameter.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@
 // A mode longer than max_precond_dim keeps the identity. Tensors are not flattened.
 // Deviations: m is rotated only when the basis changes, which equals the authors' round
 // trip at every step in exact arithmetic; `step` counts the first gradient too.
-// State: 8 bytes a parameter and 8 bytes an element of each mode's square factor.
+// State: 8 bytes per parameter and 8 bytes per element of each mode's square factor.
 #pragma once
 
 #include <cstdint>

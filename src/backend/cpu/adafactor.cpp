@@ -3,7 +3,7 @@
 //
 // The update u is never stored: one pass sums its squares, the next computes it again and
 // writes the weights. A tensor is cut in one of two ways, chosen by shape: many planes go
-// whole to the tasks, few planes are cut into rows, columns and chunks of their own.
+// whole to the tasks, few planes are cut into rows, columns and slices of their own.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -208,9 +208,9 @@ Pair whole_pass(const AdafactorJob& job, Team& team, double* partial, bool fresh
              rest = static_cast<float>(1 - average.decay), eps = static_cast<float>(average.eps);
   Pair total;
   run_in_order(
-      team, chunk_count(job.cols), partial, sink, total, [&](std::int64_t chunk, Sink& own) {
+      team, slice_count(job.cols), partial, sink, total, [&](std::int64_t slice, Sink& own) {
         float g_tile[kTile], v_tile[kTile], u[kTile];
-        for_tiles(flat(job.cols), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+        for_tiles(flat(job.cols), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
           const float* g = read(job.grad, at, n, g_tile);
           float* v = read(job.exp_avg_sq, at, n, v_tile);
           if (fresh) {
@@ -228,7 +228,7 @@ Pair whole_pass(const AdafactorJob& job, Team& team, double* partial, bool fresh
 
 // Advances row and col of one large plane. They are independent: one round of tasks.
 void average_shared(const AdafactorJob& job, Team& team, const Plane& plane, Averager average) {
-  const std::int64_t height = std::max<std::int64_t>(1, kChunk / job.cols);
+  const std::int64_t height = std::max<std::int64_t>(1, kSlice / job.cols);
   const std::int64_t strips = (job.rows + height - 1) / height;
   const std::int64_t blocks = (job.cols + kColumns - 1) / kColumns;
   team.run(strips + blocks, [&](std::int64_t task) {
@@ -247,27 +247,27 @@ Pair factored_pass(const AdafactorJob& job, Team& team, double* partial, bool fr
                    Averager average, const Sink& sink) {
   const std::int64_t size = job.rows * job.cols;
   Pair total;
-  if (job.planes < kManyPlanes && size > kChunk) {
+  if (job.planes < kManyPlanes && size > kSlice) {
     for (std::int64_t i = 0; i < job.planes; ++i) {
       const Plane plane(job, i);
       if (fresh) average_shared(job, team, plane, average);
       const double mean = mean_row(plane);
       run_in_order(
-          team, chunk_count(size), partial, sink, total, [&](std::int64_t chunk, Sink& own) {
-            for_updates(plane, mean, chunk * kChunk, std::min(size, (chunk + 1) * kChunk), own);
+          team, slice_count(size), partial, sink, total, [&](std::int64_t slice, Sink& own) {
+            for_updates(plane, mean, slice * kSlice, std::min(size, (slice + 1) * kSlice), own);
           });
     }
     return total;
   }
-  // A task takes the planes that begin within its chunk.
+  // A task takes the planes that begin within its slice.
   const auto plane_at = [&](std::int64_t element) {
     return std::min(job.planes, (element + size - 1) / size);
   };
   const std::int64_t together = kTile / size;
-  run_in_order(team, chunk_count(job.planes * size), partial, sink, total,
-               [&](std::int64_t chunk, Sink& own) {
-                 const std::int64_t end = plane_at((chunk + 1) * kChunk);
-                 for (std::int64_t i = plane_at(chunk * kChunk); i < end;) {
+  run_in_order(team, slice_count(job.planes * size), partial, sink, total,
+               [&](std::int64_t slice, Sink& own) {
+                 const std::int64_t end = plane_at((slice + 1) * kSlice);
+                 for (std::int64_t i = plane_at(slice * kSlice); i < end;) {
                    if (together > 0) {
                      float u[kTile];
                      const std::int64_t count = std::min(together, end - i);
@@ -289,7 +289,7 @@ Pair factored_pass(const AdafactorJob& job, Team& team, double* partial, bool fr
 
 }  // namespace
 
-// `partial` has room for 2 * chunk_count(elements) doubles.
+// `partial` has room for 2 * slice_count(elements) doubles.
 void update(AdafactorJob& job, Team& team, double* partial, const StepContext& context) {
   const rules::AdafactorConstants& c = *job.constants;
   const std::int64_t count = job.planes * job.rows * job.cols;

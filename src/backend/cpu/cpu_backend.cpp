@@ -85,10 +85,10 @@ JobBase& base(const MatrixTask& task) {
 
 // Of rules that only need to know that the gradient is finite.
 template <class Job>
-void measure_chunk(const Job& job, std::int64_t chunk, rules::MatrixProducts& out) {
+void measure_slice(const Job& job, std::int64_t slice, rules::MatrixProducts& out) {
   float scratch[kTile];
   const std::int64_t count = geometry_of(job).numel();
-  for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+  for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
     out.gg += sum_of_squares(read(job.grad, at, n, scratch), n);
   });
 }
@@ -118,8 +118,8 @@ std::unique_ptr<Buffer> CpuBackend::adopt(void* memory, std::size_t bytes) {
 double CpuBackend::squared_norm(const Weights& weight, const Geometry& geometry) {
   float tile[kTile];
   double sum = 0;
-  for (std::int64_t chunk = 0; chunk < chunk_count(geometry.numel()); ++chunk) {
-    for_tiles(geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+  for (std::int64_t slice = 0; slice < slice_count(geometry.numel()); ++slice) {
+    for_tiles(geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
       sum += sum_of_squares(read(weight, stored, n, tile), n);
     });
   }
@@ -133,7 +133,9 @@ void CpuBackend::store_norm(const Weights& weight, const Geometry& geometry, flo
 Scratch CpuBackend::scratch(int worker) {
   const auto index = static_cast<std::size_t>(worker);
   return {static_cast<float*>(workspace_[0]->data()) + index * floats_per_worker_,
-          static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_};
+          static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_,
+          {static_cast<rules::RowSums*>(workspace_[2]->data()) + index * rows_per_worker_,
+           static_cast<float*>(workspace_[3]->data()) + index * rows_per_worker_}};
 }
 
 std::size_t CpuBackend::workspace_bytes() const {
@@ -144,31 +146,31 @@ std::size_t CpuBackend::workspace_bytes() const {
 }
 
 void CpuBackend::plan_matrices(JobList& jobs) {
-  std::int64_t most_chunks = 1;
+  std::int64_t most_slices = 1;
   const auto add = [&](auto& job, const NsPlan& plan, std::size_t floats, double cost,
                        std::int64_t elements) {
     matrices_.push_back({&job, plan, cost});
     floats_per_worker_ = std::max(floats_per_worker_, floats);
-    most_chunks = std::max(most_chunks, chunk_count(elements));
+    most_slices = std::max(most_slices, slice_count(elements));
   };
-  for (RodeJob& job : jobs.rode) {
+  const auto add_matrix = [&](auto& job) {
     check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
-  }
-  for (MuonJob& job : jobs.muon) {
-    check_form(job.constants->ns_form, batched_);
-    const NsPlan chosen = plan(job, batched_);
-    add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
-  }
+    if (job.rows.avg_sq == nullptr) return;
+    const auto rows = static_cast<std::size_t>(row_count(job.geometry, job.rows));
+    rows_per_worker_ = std::max(rows_per_worker_, rows);
+  };
+  for (RodeJob& job : jobs.rode) add_matrix(job);
+  for (MuonJob& job : jobs.muon) add_matrix(job);
   for (SoapJob& job : jobs.soap) {
     add(job, NsPlan{}, soap_workspace_floats(job), soap_cost(job), geometry_of(job).numel());
   }
   for (AdafactorJob& job : jobs.adafactor) {
     adafactors_.push_back(&job);
-    most_chunks = std::max(most_chunks, chunk_count(geometry_of(job).numel()));
+    most_slices = std::max(most_slices, slice_count(geometry_of(job).numel()));
   }
-  doubles_per_worker_ = static_cast<std::size_t>(2 * most_chunks);
+  doubles_per_worker_ = static_cast<std::size_t>(2 * most_slices);
   // Costly first: the threads then finish together. Equal costs are equal shapes, which
   // stand together as one batch.
   if (batched_) {
@@ -177,19 +179,19 @@ void CpuBackend::plan_matrices(JobList& jobs) {
   }
 }
 
-void CpuBackend::plan_chunks(JobList& jobs) {
-  const auto add_chunks = [](std::vector<ChunkTask>& tasks, std::size_t job,
+void CpuBackend::plan_slices(JobList& jobs) {
+  const auto add_slices = [](std::vector<SliceTask>& tasks, std::size_t job,
                              std::int64_t elements) {
-    for (std::int64_t chunk = 0; chunk < chunk_count(elements); ++chunk) {
-      tasks.push_back({job, chunk});
+    for (std::int64_t slice = 0; slice < slice_count(elements); ++slice) {
+      tasks.push_back({job, slice});
     }
   };
   jobs.for_each([&](auto& job) {
-    add_chunks(measure_tasks_, measured_.size(), geometry_of(job).numel());
+    add_slices(measure_tasks_, measured_.size(), geometry_of(job).numel());
     measured_.emplace_back(&job);
   });
   for (ElementJob& job : jobs.element) {
-    add_chunks(element_tasks_, elements_.size(), job.count);
+    add_slices(element_tasks_, elements_.size(), job.count);
     elements_.push_back(&job);
   }
   measure_partial_.resize(measure_tasks_.size());
@@ -198,7 +200,7 @@ void CpuBackend::plan_chunks(JobList& jobs) {
 
 void CpuBackend::prepare(JobList& jobs) {
   plan_matrices(jobs);
-  plan_chunks(jobs);
+  plan_slices(jobs);
   // Many matrices: one per thread, no waiting inside. Few: all threads on each in turn. Both cut
   // a matrix the same way, so they give the same bits. Decided once: the workspace depends on it.
   const std::int64_t working = std::min(pool_.threads(), available_cores());
@@ -208,21 +210,23 @@ void CpuBackend::prepare(JobList& jobs) {
   floats_per_worker_ = (floats_per_worker_ + 15) / 16 * 16;
   workspace_.push_back(allocate(workers * floats_per_worker_ * sizeof(float)));
   workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
+  workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(rules::RowSums)));
+  workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(float)));
 }
 
 void CpuBackend::measure() {
   std::fill(measure_partial_.begin(), measure_partial_.end(), rules::MatrixProducts{});
   pool_.run(static_cast<std::int64_t>(measure_tasks_.size()), [&](std::int64_t index, int) {
     const auto at = static_cast<std::size_t>(index);
-    const ChunkTask task = measure_tasks_[at];
+    const SliceTask task = measure_tasks_[at];
     std::visit(
         [&](const auto* job) {
-          if (job->active) measure_chunk(*job, task.chunk, measure_partial_[at]);
+          if (job->active) measure_slice(*job, task.slice, measure_partial_[at]);
         },
         measured_[task.job]);
   });
 
-  // Partial sums are added in the order of the chunks, whoever made them.
+  // Partial sums are added in the order of the slices, whoever made them.
   std::size_t task = 0;
   for (std::size_t index = 0; index < measured_.size(); ++index) {
     rules::MatrixProducts sum;
@@ -292,9 +296,9 @@ void CpuBackend::update(const StepContext& context) {
 
   std::fill(element_partial_.begin(), element_partial_.end(), 0.0);
   pool_.run(static_cast<std::int64_t>(element_tasks_.size()), [&](std::int64_t index, int) {
-    const ChunkTask task = element_tasks_[static_cast<std::size_t>(index)];
+    const SliceTask task = element_tasks_[static_cast<std::size_t>(index)];
     const ElementJob& job = *elements_[task.job];
-    if (job.active) update_chunk(job, task.chunk, context, element_partial_.data() + 2 * index);
+    if (job.active) update_slice(job, task.slice, context, element_partial_.data() + 2 * index);
   });
   for (std::size_t index = 0; index < element_tasks_.size(); ++index) {
     ElementJob& job = *elements_[element_tasks_[index].job];

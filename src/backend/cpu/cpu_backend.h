@@ -8,20 +8,22 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/newton_schulz.h"
+#include "backend/cpu/rows.h"
 #include "backend/cpu/thread_pool.h"
 
 namespace rode::cpu {
 
-// One chunk of one job in a pass over many arrays.
-struct ChunkTask {
+// One slice of one job in a pass over many arrays.
+struct SliceTask {
   std::size_t job;
-  std::int64_t chunk;
+  std::int64_t slice;
 };
 
 // Scratch of the thread (or team) that works on one matrix.
 struct Scratch {
   float* floats = nullptr;
   double* partial = nullptr;
+  RowScratch rows = {};  // where rows are normalised
 };
 
 // A matrix job with its plan.
@@ -53,7 +55,7 @@ class CpuBackend final : public Backend {
   void measure();
   void update(const StepContext& context);
   void plan_matrices(JobList& jobs);
-  void plan_chunks(JobList& jobs);
+  void plan_slices(JobList& jobs);
   void update_matrices(const StepContext& context);
   Scratch scratch(int worker);
 
@@ -62,27 +64,27 @@ class CpuBackend final : public Backend {
   Fetched fetched_;
   bool matrix_per_thread_ = false;    // set by prepare
   std::vector<MatrixTask> matrices_;  // costly ones first
-  std::vector<AnyJob> measured_;      // what ChunkTask::job counts in measure
-  std::vector<ChunkTask> measure_tasks_;
+  std::vector<AnyJob> measured_;      // what SliceTask::job counts in measure
+  std::vector<SliceTask> measure_tasks_;
   std::vector<rules::MatrixProducts> measure_partial_;  // one per task
   std::vector<ElementJob*> elements_;
-  std::vector<ChunkTask> element_tasks_;
+  std::vector<SliceTask> element_tasks_;
   std::vector<double> element_partial_;  // ww, dd per task
   std::vector<AdafactorJob*> adafactors_;
 
-  std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0;
-  std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, then doubles
+  std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0, rows_per_worker_ = 0;
+  std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, doubles, sums and factors of rows
 };
 
 // rode.cpp
 NsPlan plan(const RodeJob& job, bool batched);
-void measure_chunk(const RodeJob& job, std::int64_t chunk, rules::MatrixProducts& out);
+void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out);
 void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
 
 // muon.cpp
 NsPlan plan(const MuonJob& job, bool batched);
-void measure_chunk(const MuonJob& job, std::int64_t chunk, rules::MatrixProducts& out);
+void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out);
 void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
 
@@ -92,7 +94,7 @@ double soap_cost(const SoapJob& job);
 void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& context);
 
 // elementwise.cpp
-void update_chunk(const ElementJob& job, std::int64_t chunk, const StepContext& context,
+void update_slice(const ElementJob& job, std::int64_t slice, const StepContext& context,
                   double* out);
 
 // adafactor.cpp

@@ -7,16 +7,16 @@
 
 namespace rode::cpu {
 
-// Adds ||w||^2 and ||w' - w||^2 of the chunk to out[0], out[1]. `step` has not advanced
-// yet: every chunk of a parameter computes the same coefficients for gradient step + 1.
-void update_chunk(const ElementJob& job, std::int64_t chunk, const StepContext& context,
+// Adds ||w||^2 and ||w' - w||^2 of the slice to out[0], out[1]. `step` has not advanced
+// yet: every slice of a parameter computes the same coefficients for gradient step + 1.
+void update_slice(const ElementJob& job, std::int64_t slice, const StepContext& context,
                   double* out) {
   const std::int64_t t = job.step != nullptr ? *job.step + 1 : 0;
   const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, context.step);
 
   const auto pass = [&]<class Rule>(const rules::ElementConstants<Rule>& constants) {
     const auto c = Rule::coefficients(*constants.values, context.multiplier, t);
-    for_tiles(flat(job.count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+    for_tiles(flat(job.count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
       float w_tile[kTile], g_tile[kTile], fresh[kTile], state_tile[Rule::kMoments][kTile];
       float* state[Rule::kMoments];
       const float* w = read(job.weight, at, n, w_tile);

@@ -179,6 +179,21 @@ void combine(float* out, float a, const float* x, float b, const float* y, std::
 }
 
 RODE_VERSIONS
+void add_products_apart(const float* x, const float* y, double* sums, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    sums[i] += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  }
+}
+
+RODE_VERSIONS
+void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
+                    const float* f, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = (a + u * f[i]) * x[i] + b * f[i] * y[i];
+}
+
+RODE_VERSIONS
 void widen(const std::uint16_t* half, float* out, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) out[i] = rules::bf16_to_float(half[i]);

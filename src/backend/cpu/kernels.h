@@ -40,6 +40,12 @@ void scale(float* x, float factor, std::int64_t n);
 // out = a x + b y
 void combine(float* out, float a, const float* x, float b, const float* y, std::int64_t n);
 
+// sums[i] += x[i] y[i]
+void add_products_apart(const float* x, const float* y, double* sums, std::int64_t n);
+// out[i] = (a + u f[i]) x[i] + b f[i] y[i]
+void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
+                    const float* f, std::int64_t n);
+
 // One overload per element rule: `out` receives the new weights, the moments advance in place.
 #define RODE_DECLARE_RUN(Rule)                                                          \
   void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g, \

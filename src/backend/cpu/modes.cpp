@@ -24,7 +24,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 // Slabs (extent x inner) that one task takes together.
 std::int64_t slabs_per_task(const ModeView& view) {
-  return std::max<std::int64_t>(1, kChunk / (view.extent * view.inner));
+  return std::max<std::int64_t>(1, kSlice / (view.extent * view.inner));
 }
 
 // Runs f(first, last) over batches of slabs.
@@ -126,7 +126,7 @@ void rotate(Team& team, const ModeView& view, const float* q, bool into, const f
     gemm(into, false, height, width, n, 1, into ? q + i : q + i * n, n, x + base + j, inner, 0,
          y + base + i * inner + j, inner);
   };
-  if (n * inner <= kChunk) {
+  if (n * inner <= kSlice) {
     for_slabs(team, view, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t o = first; o < last; ++o) slab(o, 0, n, 0, inner);
     });

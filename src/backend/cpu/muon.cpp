@@ -17,11 +17,11 @@ double form(const MuonJob& job, const rules::MuonScalars& r, double target, Team
                            static_cast<float>(r.buffer_p), static_cast<float>(r.start_b * target),
                            static_cast<float>(r.start_g * target)};
   const bool mars = job.constants->mars;
-  const std::int64_t chunks = chunk_count(job.geometry.numel());
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(job.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
     float g_tile[kTile], b_tile[kTile], p_tile[kTile];
     double sum = 0;
-    for_tiles(job.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       const float* g = read(job.grad, stored, n, g_tile);
       float* b = read(job.momentum, stored, n, b_tile);
       // Without a previous gradient its coefficient is 0 and any finite array will do.
@@ -30,10 +30,10 @@ double form(const MuonJob& job, const rules::MuonScalars& r, double target, Team
       write(job.momentum, stored, n, b);
       if (mars) write(job.previous, stored, n, g);
     });
-    partial[chunk] = sum;
+    partial[slice] = sum;
   });
   double xx = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) xx += partial[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) xx += partial[slice];
   return std::sqrt(xx);
 }
 
@@ -45,10 +45,10 @@ NsPlan plan(const MuonJob& job, bool batched) {
                             c.ns_dtype, c.ns_form, batched, Reproject::final);
 }
 
-void measure_chunk(const MuonJob& job, std::int64_t chunk, rules::MatrixProducts& out) {
+void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
   const bool mars = job.constants->mars, constrained = rules::constrained(*job.constants);
   float t_tile[kTile], g_tile[kTile], b_tile[kTile];
-  for_tiles(job.geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
     const float* b = read(job.momentum, stored, n, b_tile);
     const float* g = read(job.grad, stored, n, g_tile);
     if (mars) {
@@ -79,7 +79,15 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   }
   const bool constrained = rules::constrained(c);
   double wo = 0, oo = 0;
-  if (constrained && result.iterate != nullptr) {
+  WrittenIterate iterate{result.iterate};
+  if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
+    const rules::NormalizedRows rows =
+        normalize_rows(team, job.rows, c.row_beta, result.iterate, job.weight, job.geometry,
+                       constrained, false, scratch.rows);
+    wo = rows.ow;
+    oo = rows.oo;
+    iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
+  } else if (constrained && result.iterate != nullptr) {
     const Sphere sphere{&job.weight, job.geometry, 1.0};
     wo = inner_product(team, result.iterate, sphere, scratch.partial, &oo);
   }
@@ -89,7 +97,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   job.held = rules::muon_held(c, radius);
   const rules::MatrixWrite write =
       rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius);
-  write_back(team, job, job.geometry, write, result.iterate, true, context.step, scratch.partial);
+  write_back(team, job, job.geometry, write, iterate, true, context.step, scratch.partial);
 }
 
 }  // namespace rode::cpu

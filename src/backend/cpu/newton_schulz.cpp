@@ -167,22 +167,22 @@ std::size_t ns_workspace_floats(const NsPlan& plan) {
 
 double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial,
                      double* xx) {
-  const std::int64_t chunks = chunk_count(sphere.geometry.numel());
-  double* squares = partial + chunks;
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(sphere.geometry.numel());
+  double* squares = partial + slices;
+  team.run(slices, [&](std::int64_t slice) {
     float scratch[kTile];
     double sum = 0, own = 0;
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       sum += dot(x + tight, read(*sphere.weight, stored, n, scratch), n);
       if (xx != nullptr) own += sum_of_squares(x + tight, n);
     });
-    partial[chunk] = sum;
-    squares[chunk] = own;
+    partial[slice] = sum;
+    squares[slice] = own;
   });
   double t = 0, total = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    t += partial[chunk];
-    total += squares[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) {
+    t += partial[slice];
+    total += squares[slice];
   }
   if (xx != nullptr) *xx = total;
   return t / sphere.rho;
@@ -190,9 +190,9 @@ double inner_product(Team& team, const float* x, const Sphere& sphere, double* p
 
 void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor) {
   const auto along = static_cast<float>(t / sphere.rho), times = static_cast<float>(factor);
-  team.run(chunk_count(sphere.geometry.numel()), [&](std::int64_t chunk) {
+  team.run(slice_count(sphere.geometry.numel()), [&](std::int64_t slice) {
     float scratch[kTile];
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       project(x + tight, read(*sphere.weight, stored, n, scratch), along, times, n);
     });
   });

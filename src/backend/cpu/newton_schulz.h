@@ -49,7 +49,7 @@ struct NsResult {
 };
 
 // `sphere` may be null: no reprojection, and the sums stay 0 (Muon).
-// `partial` has room for 2 * chunk_count(rows * cols) doubles.
+// `partial` has room for 2 * slice_count(rows * cols) doubles.
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                        double* partial);
 
@@ -62,7 +62,7 @@ float* newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, 
                           double* partial);
 std::size_t ns_bf16_workspace_floats(const NsPlan& plan);
 
-// X <- factor (X - t U), chunk by chunk.
+// X <- factor (X - t U), slice by slice.
 void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor);
 
 }  // namespace rode::cpu

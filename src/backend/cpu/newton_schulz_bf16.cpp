@@ -113,18 +113,18 @@ const float* next_iterate(const Space& space, float a, std::int64_t at, std::int
 }
 
 double projection(Team& team, const Space& space, float a, const Sphere& sphere, double* partial) {
-  const std::int64_t chunks = chunk_count(sphere.geometry.numel());
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(sphere.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
     float tile[kTile], w_tile[kTile];
     double sum = 0;
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       sum +=
           dot(next_iterate(space, a, tight, n, tile), read(*sphere.weight, stored, n, w_tile), n);
     });
-    partial[chunk] = sum;
+    partial[slice] = sum;
   });
   double t = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) t += partial[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) t += partial[slice];
   return t / sphere.rho;
 }
 
@@ -133,9 +133,9 @@ double projection(Team& team, const Space& space, float a, const Sphere& sphere,
 void round_projected(Team& team, const Space& space, float a, const Sphere& sphere, double t,
                      double factor) {
   const auto along = static_cast<float>(t / sphere.rho), times = static_cast<float>(factor);
-  team.run(chunk_count(sphere.geometry.numel()), [&](std::int64_t chunk) {
+  team.run(slice_count(sphere.geometry.numel()), [&](std::int64_t slice) {
     float tile[kTile], w_tile[kTile];
-    for_tiles(sphere.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(sphere.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       next_iterate(space, a, tight, n, tile);
       project(tile, read(*sphere.weight, stored, n, w_tile), along, times, n);
       narrow_nearest(tile, space.x_half + tight, n);
@@ -145,8 +145,8 @@ void round_projected(Team& team, const Space& space, float a, const Sphere& sphe
 
 template <class F>
 void for_all_tiles(Team& team, std::int64_t count, F&& f) {
-  team.run(chunk_count(count), [&](std::int64_t chunk) {
-    for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) { f(at, n); });
   });
 }
 

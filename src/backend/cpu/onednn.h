@@ -20,7 +20,7 @@ struct Bf16Product {
 // would emulate them more slowly than fp32 runs.
 bool bf16_products_available();
 
-// Generates the code for one product, once a process, and returns the bytes of scratch
+// Generates the code for one product, once per process, and returns the bytes of scratch
 // that multiply() needs. For planning: it takes a millisecond and allocates.
 std::size_t prepare_product(const Bf16Product& product);
 

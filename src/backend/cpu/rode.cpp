@@ -19,21 +19,21 @@ double form(const RodeJob& job, double target, Team& team, float* x, double* par
   const rules::RodeScalars& r = job.scalars;
   const FormCoefficients c{job.constants->momentum, r.buffer_w, r.start_b * target,
                            r.start_g * target, r.start_w * target};
-  const std::int64_t chunks = chunk_count(job.geometry.numel());
-  team.run(chunks, [&](std::int64_t chunk) {
+  const std::int64_t slices = slice_count(job.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
     float w_tile[kTile], g_tile[kTile], b_tile[kTile], x_tile[kTile];
     double sum = 0;
-    for_tiles(job.geometry, chunk, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       const float* w = read(job.weight, stored, n, w_tile);
       const float* g = read(job.grad, stored, n, g_tile);
       float* b = read(job.momentum, stored, n, b_tile);
       sum += rode_form(c, b, g, w, b, x == nullptr ? x_tile : x + tight, n);
       write(job.momentum, stored, n, b);
     });
-    partial[chunk] = sum;
+    partial[slice] = sum;
   });
   double xx = 0;
-  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) xx += partial[chunk];
+  for (std::int64_t slice = 0; slice < slices; ++slice) xx += partial[slice];
   return std::sqrt(xx);
 }
 
@@ -46,9 +46,9 @@ NsPlan plan(const RodeJob& job, bool batched) {
                             c.ns_form, batched, c.reproject);
 }
 
-void measure_chunk(const RodeJob& job, std::int64_t chunk, rules::MatrixProducts& out) {
+void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out) {
   float w_tile[kTile], g_tile[kTile], b_tile[kTile];
-  for_tiles(job.geometry, chunk, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
     add_products(read(job.weight, stored, n, w_tile), read(job.momentum, stored, n, b_tile),
                  read(job.grad, stored, n, g_tile), n, out);
   });
@@ -76,11 +76,21 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
       result = {x, rules::unconditioned_sums()};
     }
   }
+  WrittenIterate iterate{result.iterate};
+  double t_w = 0;
+  if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
+    const rules::NormalizedRows rows =
+        normalize_rows(team, job.rows, c.row_beta, result.iterate, job.weight, job.geometry, true,
+                       true, scratch.rows);
+    result.sums = rules::iterate_sums(rows, r.rho);
+    t_w = rows.t_w;
+    iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
+  }
   job.write = rules::rode_write(c, context.multiplier, r, result.sums);
+  job.write.u = -job.write.x * t_w;
   job.sums.dd = 0;
   if (r.held) return;  // its weights are not even rounded
-  write_back(team, job, job.geometry, job.write, result.iterate, false, context.step,
-             scratch.partial);
+  write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);
 }
 
 }  // namespace rode::cpu

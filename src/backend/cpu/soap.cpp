@@ -55,9 +55,9 @@ SoapSpace carve(const SoapJob& job, float* floats) {
 }
 
 template <class F>
-void for_chunks(Team& team, std::int64_t count, F&& f) {
-  team.run(chunk_count(count), [&](std::int64_t chunk) {
-    f(chunk * kChunk, std::min(kChunk, count - chunk * kChunk));
+void for_slices(Team& team, std::int64_t count, F&& f) {
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    f(slice * kSlice, std::min(kSlice, count - slice * kSlice));
   });
 }
 
@@ -91,7 +91,7 @@ class Operations {
 
   const float* gradient() {
     if (job_.grad.dtype == DType::f32) return static_cast<const float*>(job_.grad.data);
-    for_chunks(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
+    for_slices(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
       read(job_.grad, at, n, space_.buffer + at);
     });
     return space_.buffer;
@@ -124,37 +124,37 @@ class Operations {
 
   void copy(const float* from, float* to, std::int64_t count) {
     if (from == to) return;
-    for_chunks(team_, count, [&](std::int64_t at, std::int64_t n) {
+    for_slices(team_, count, [&](std::int64_t at, std::int64_t n) {
       std::copy(from + at, from + at + n, to + at);
     });
   }
 
   void moments(const float* g, float* direction) {
-    for_chunks(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
+    for_slices(team_, element_count(job_), [&](std::int64_t at, std::int64_t n) {
       soap_run(*job_.constants, g + at, job_.exp_avg + at, job_.exp_avg_sq + at, direction + at, n);
     });
   }
 
   void write(const rules::SoapWrite& write, const float* direction) {
-    const std::int64_t count = element_count(job_), chunks = chunk_count(count);
+    const std::int64_t count = element_count(job_), slices = slice_count(count);
     const auto on_w = static_cast<float>(write.w), on_n = static_cast<float>(write.n);
-    team_.run(chunks, [&](std::int64_t chunk) {
+    team_.run(slices, [&](std::int64_t slice) {
       float w_tile[kTile], fresh[kTile];
       double own = 0, moved = 0;
-      for_tiles(flat(count), chunk, [&](std::int64_t at, std::int64_t, std::int64_t n) {
+      for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
         const float* w = read(job_.weight, at, n, w_tile);
         own += sum_of_squares(w, n);
         if (direction == nullptr) return;
         combine(fresh, on_w, w, on_n, direction + at, n);
         moved += write_weights(job_.weight, sequence_, job_.offset + at, at, n, w, fresh);
       });
-      partial_[chunk] = own;
-      partial_[chunks + chunk] = moved;
+      partial_[slice] = own;
+      partial_[slices + slice] = moved;
     });
     job_.sums.ww = job_.sums.dd = 0;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      job_.sums.ww += partial_[chunk];
-      job_.sums.dd += partial_[chunks + chunk];
+    for (std::int64_t slice = 0; slice < slices; ++slice) {
+      job_.sums.ww += partial_[slice];
+      job_.sums.dd += partial_[slices + slice];
     }
   }
 

@@ -2,7 +2,12 @@
 """Every optimizer's options and defaults, as data: what the engine must agree with."""
 
 _ADAMW_REST = {"weight_decay_rest": 9e-4, "betas_rest": (0.9, 0.95), "eps_rest": 1e-8}
-_NEWTON_SCHULZ = {"ns_steps": 5, "coefficients": "jordan"}
+_NEWTON_SCHULZ = {
+    "ns_steps": 5,
+    "coefficients": "jordan",
+    "normalize": "none",
+    "row_beta": 0.95,
+}
 
 _RODE = {
     "lr": 1.206e-3,

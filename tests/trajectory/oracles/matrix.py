@@ -56,13 +56,24 @@ def newton_schulz(x, coefficients, steps):
     return x.T if wide else x
 
 
+def normalized_rows(o, averages, beta):
+    """NorMuon: each row over its averaged root mean square; the matrix keeps its norm."""
+    size = norm(o)
+    if size == 0:
+        return o
+    averages *= beta
+    averages += (1 - beta) * np.mean(np.square(o), axis=1)
+    scaled = o / (np.sqrt(averages)[:, None] + 1e-8)
+    return scaled * (size / norm(scaled))
+
+
 class MatrixView:
     """(fan-out, fan-in) view of a tensor, cut into independent blocks along fan-out."""
 
     def __init__(self, name, shape, splits="", in_out=False):
         self.shape = tuple(shape)
         self.in_out = in_out
-        rows = self.shape[-1] if in_out else self.shape[0]
+        rows = self.fan_out = self.shape[-1] if in_out else self.shape[0]
         self.blocks = []
         start = 0
         for size in _block_sizes(name, rows, splits):

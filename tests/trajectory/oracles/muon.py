@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from .matrix import MatrixView, newton_schulz, norm
+from .matrix import MatrixView, newton_schulz, norm, normalized_rows
 
 
 def update_scale(rule, fan_out, fan_in):
@@ -23,6 +23,8 @@ class Muon:
         if options["constraint"] != "none":
             matrix = self.view.matrix(w.astype(dtype))
             self.state["radius"] = np.array([norm(matrix[rows]) for rows in self.view.blocks])
+        if options["normalize"] == "rows":
+            self.state["row_avg_sq"] = np.zeros(self.view.fan_out)
 
     def step(self, w, g):
         mu = self.o["momentum"]
@@ -33,12 +35,14 @@ class Muon:
         weight, start = self.view.matrix(w.astype(self.dtype)), self.view.matrix(start)
         new_weight = weight.copy()
         for i, rows in enumerate(self.view.blocks):
-            new_weight[rows] = self._block(i, weight[rows], start[rows])
+            new_weight[rows] = self._block(i, rows, weight[rows], start[rows])
         return self.view.tensor(new_weight)
 
-    def _block(self, i, w, start):
+    def _block(self, i, rows, w, start):
         o, lr = self.o, self.o["lr"]
         kernel = newton_schulz(start / max(norm(start), o["eps"]), o["coefficients"], o["ns_steps"])
+        if o["normalize"] == "rows":
+            kernel = normalized_rows(kernel, self.state["row_avg_sq"][rows], o["row_beta"])
         scale = update_scale(o["scale"], *w.shape)
         moved = (1 - lr * o["weight_decay"]) * w - lr * scale * kernel
         if o["constraint"] == "none":
@@ -63,6 +67,8 @@ class MarsM:
             "momentum": np.zeros(w.shape, dtype),
             "previous_grad": np.zeros(w.shape, dtype),
         }
+        if options["normalize"] == "rows":
+            self.state["row_avg_sq"] = np.zeros(self.view.fan_out)
 
     def step(self, w, g):
         o, beta = self.o, self.o["momentum"]
@@ -73,8 +79,10 @@ class MarsM:
         if size > 1:
             corrected = corrected / size
         momentum = beta * self.state["momentum"] + (1 - beta) * corrected
-        self.state = {"momentum": momentum, "previous_grad": g.copy()}
+        self.state |= {"momentum": momentum, "previous_grad": g.copy()}
         m = self.view.matrix(momentum)
         kernel = newton_schulz(m / (norm(m) + o["eps"]), o["coefficients"], o["ns_steps"])
+        if o["normalize"] == "rows":
+            kernel = normalized_rows(kernel, self.state["row_avg_sq"], o["row_beta"])
         scale = update_scale("rms", *m.shape)
         return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * scale * self.view.tensor(kernel)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from .matrix import MARGIN, MatrixView, inner, norm, polynomial, triple
+from .matrix import MARGIN, MatrixView, inner, norm, normalized_rows, polynomial, triple
 
 # The quintic of the paper stays below P_MAX on [0, BOUND]; its unstable fixed point is
 # UNSTABLE. The guard keeps every singular value within BOUND.
@@ -31,6 +31,8 @@ class Rode:
             self.state["radius_avg"] = np.zeros(count)
             self.state["radius_avg_sq"] = np.zeros(count)
             self.state["step"] = np.zeros(1, np.int64)
+        if options["normalize"] == "rows":
+            self.state["row_avg_sq"] = np.zeros(self.view.fan_out)
         self.diag = {}
         # Inner products <X, U> that each reprojection removed, but the last: |t| up to
         # GUARD_SLEEPS leaves the guard without effect.
@@ -47,14 +49,14 @@ class Rode:
             self.state["step"] = self.state["step"] + 1
         rows_of_diag = []
         for i, rows in enumerate(self.view.blocks):
-            result = self._block(i, weight[rows], grad[rows], buffer[rows])
+            result = self._block(i, rows, weight[rows], grad[rows], buffer[rows])
             new_weight[rows], new_buffer[rows], diag = result
             rows_of_diag.append(diag)
         self.state["momentum"] = self.view.tensor(new_buffer)
         self.diag = {key: np.array([d[key] for d in rows_of_diag]) for key in DIAGNOSTICS}
         return self.view.tensor(new_weight)
 
-    def _block(self, i, w, g, b):
+    def _block(self, i, rows, w, g, b):
         o = self.o
         beta, lr = o["momentum"], o["lr"]
         diag = dict.fromkeys(DIAGNOSTICS, 0.0)
@@ -83,6 +85,9 @@ class Rode:
         start_norm = norm(start)
         if o["direction"] != "fixed" and start_norm > o["eps_ns"]:
             kernel = self._kernel(start / start_norm, u)
+            if o["normalize"] == "rows":
+                averages = self.state["row_avg_sq"][rows]
+                kernel = project(normalized_rows(kernel, averages, o["row_beta"]))
             q = norm(kernel)
             if q > 0:
                 theta = lr * gamma * q
