@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kThreads) write_weights(AdafactorArgs args) {
   const AdafactorTask task = task_of(args, slice.task);
   Writer own{task,
              args.writes[slice.task],
-             sequence_of_step(task.weight.sequence, args.control->step),
+             rules::step_sequence(task.weight.sequence, args.control->step),
              {}};
   visit<false>(args, task, slice.index, own);
   double sums[2] = {own.moved.ww, own.moved.dd};

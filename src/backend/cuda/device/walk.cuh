@@ -24,16 +24,25 @@ struct Walk {
     col = first - row * columns;
   }
 
-  // Where element `i` lies in an array with `stride` elements from row to row.
-  __device__ std::int64_t at(int i, std::int64_t stride) const {
-    if (stride == cols) return first + i;
+  // Row and column of element `i`.
+  struct Place {
+    std::int64_t row, col;
+  };
+  __device__ Place place(int i) const {
     const std::int64_t right = col + i;
     // A slice ends in the next row at the latest where rows are longer than it.
     const std::int64_t down = cols >= kSlice
                                   ? (right >= cols ? 1 : 0)
                                   : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
                                                               static_cast<std::uint32_t>(cols));
-    return (row + down) * stride + (right - down * cols);
+    return {row + down, right - down * cols};
+  }
+
+  // Where it lies in an array with `stride` elements from row to row.
+  __device__ std::int64_t at(int i, std::int64_t stride) const {
+    if (stride == cols) return first + i;
+    const Place where = place(i);
+    return where.row * stride + where.col;
   }
 };
 

@@ -8,15 +8,6 @@
 
 namespace rode::cuda {
 
-// The random sequence of one parameter in one step: the step is spread over all bits, for
-// neighbouring steps must not share a shifted one.
-__device__ inline std::uint64_t sequence_of_step(std::uint64_t sequence, std::int64_t step) {
-  const auto count = static_cast<std::uint64_t>(step);
-  const std::uint64_t high = rules::random_bits(sequence, 2 * count);
-  const std::uint64_t low = rules::random_bits(sequence, 2 * count + 1);
-  return high << 32 | low;
-}
-
 // Rounds `fresh` as the weights are stored, writes it at `at` and leaves in `fresh` what was
 // written. `index`: position of the first element within the parameter.
 template <int kWidth>
@@ -31,9 +22,9 @@ __device__ void store_weights(const WeightView& weight, std::uint64_t sequence, 
     std::uint16_t low[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const std::uint32_t bits = rules::float_bits(fresh[i]);
-      half[i] = static_cast<std::uint16_t>(bits >> 16);
-      low[i] = static_cast<std::uint16_t>(bits & 0xffffU);
+      const rules::Halves halves = rules::split_halves(fresh[i]);
+      half[i] = halves.high;
+      low[i] = halves.low;
     }
     store_half(weight.low_bits, at, low);
   } else {

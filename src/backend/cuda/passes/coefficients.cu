@@ -7,34 +7,42 @@
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/passes/launches.h"
+#include "rules/matrix_step.h"
 
 namespace rode::cuda {
 namespace {
 
 constexpr int kThreads = 32;  // few matrices: over as many SMs as there are
 
-__device__ void rode_coefficients(const MatrixEntry& matrix, double multiplier, const NsSums& sums,
-                                  MatrixStep& step) {
-  double t = 0, xx = 0;
-  if (step.moves != 0) {
-    // Without iterations Q = X_0 exactly: already tangent, of norm 1.
-    t = matrix.iterates != 0 ? sums.t : 0;
-    xx = matrix.iterates != 0 ? sums.xx : 1;
-  }
-  step.write = step.rode.held ? rules::RodeWrite{1, 0, 0, 0}
-                              : rules::rode_write(matrix.rode, multiplier, step.rode, t, xx);
+// Whether passes/rows.cu has normalised the iterate's rows.
+__device__ bool has_rows(const MatrixEntry& matrix, const MatrixStep& step) {
+  return matrix.row_avg_sq != nullptr && step.moves != 0;
 }
 
-__device__ void muon_coefficients(const MatrixEntry& matrix, double multiplier, const NsSums& sums,
-                                  MatrixStep& step) {
+__device__ rules::MatrixWrite rode_coefficients(const MatrixEntry& matrix, double multiplier,
+                                                const rules::IterateSums& x,
+                                                const MatrixStep& step) {
+  rules::IterateSums sums;
+  if (step.moves != 0) sums = matrix.iterates != 0 ? x : rules::unconditioned_sums();
+  if (has_rows(matrix, step)) sums = rules::iterate_sums(step.rows, step.rode.rho);
+  return rules::rode_write(matrix.rode, multiplier, step.rode, sums);
+}
+
+__device__ rules::MatrixWrite muon_coefficients(const MatrixEntry& matrix, double multiplier,
+                                                const rules::IterateSums& x,
+                                                const MatrixStep& step) {
   const rules::MuonConstants& c = matrix.muon_constants;
-  const bool constrained = c.constraint != MuonConstraint::none;
-  const double ww = constrained ? step.products[0] : 0;
-  const bool measured = constrained && step.moves != 0;
-  const double wo = measured ? sums.t * std::sqrt(ww) : 0, oo = measured ? sums.xx : 0;
+  const bool constrained = rules::constrained(c), measured = constrained && step.moves != 0;
+  const double ww = constrained ? step.products.tt : 0;
+  double wo = measured ? x.t * std::sqrt(ww) : 0, oo = measured ? x.xx : 0;
+  if (has_rows(matrix, step)) {
+    wo = step.rows.ow;
+    oo = step.rows.oo;
+  }
   const double radius = constrained ? static_cast<double>(*matrix.radius) : 0;
-  const rules::MuonWrite out = rules::muon_write(c, multiplier, matrix.scale, ww, wo, oo, radius);
-  step.write = {out.w, step.moves != 0 ? out.x : 0, 0, 0};
+  rules::MatrixWrite write = rules::muon_write(c, multiplier, matrix.scale, ww, wo, oo, radius);
+  if (step.moves == 0) write.x = 0;
+  return write;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -47,17 +55,17 @@ __global__ void __launch_bounds__(kThreads)
   const MatrixEntry& matrix = view.matrices[index];
   MatrixStep& step = view.matrix_steps[index];
   const double multiplier = view.control->multiplier;
-  const NsSums own = matrix.ns >= 0 ? sums[matrix.ns] : NsSums{0, 0};
-  if (matrix.muon == 0) {
-    rode_coefficients(matrix, multiplier, own, step);
-  } else {
-    muon_coefficients(matrix, multiplier, own, step);
-  }
+  rules::IterateSums own;
+  if (matrix.ns >= 0) own = {sums[matrix.ns].t, sums[matrix.ns].xx};
+  step.write = matrix.muon == 0 ? rode_coefficients(matrix, multiplier, own, step)
+                                : muon_coefficients(matrix, multiplier, own, step);
   // Newton-Schulz has taken the scale in; a start that is the iterate has not.
   const double on_start =
       matrix.ns >= 0 && matrix.iterates == 0 ? static_cast<double>(start_scale[matrix.ns]) : 1.0;
   step.on_w = static_cast<float>(step.write.w);
   step.on_x = static_cast<float>(step.write.x * on_start);
+  if (has_rows(matrix, step)) step.write.u = -step.write.x * step.rows.t_w;
+  step.on_u = static_cast<float>(step.write.u);
   if (step.write.x == 0) step.moves = 0;
 }
 

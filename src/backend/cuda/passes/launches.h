@@ -23,11 +23,15 @@ void launch_form(const StepView& view, SliceRange range, cudaStream_t stream);
 // scale.cu: what brings their starts to the wanted norm.
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,
                         cudaStream_t stream);
+// rows.cu: sums of the iterates' rows, averages and factors, of matrices whose rows are normalised.
+void launch_rows(const StepView& view, RowRange rows, MatrixRange matrices,
+                 const float* start_scale, cudaStream_t stream);
 // coefficients.cu: those of their write-back.
 void launch_coefficients(const StepView& view, MatrixRange range, const float* start_scale,
                          const NsSums* sums, cudaStream_t stream);
-// write.cu
+// write.cu; the second for matrices whose rows are normalised.
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream);
+void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream);
 // element.cu: `range` holds slices of element jobs.
 void launch_element(const StepView& view, SliceRange range, cudaStream_t stream);
 // finish.cu: results of matrices and element jobs.

@@ -12,8 +12,8 @@
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/device/load.cuh"
-#include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/passes/launches.h"
+#include "backend/cuda/passes/products.cuh"
 
 namespace rode::cuda {
 namespace {
@@ -23,26 +23,25 @@ struct Args {
   const SliceEntry* slices;
 };
 
-// Order of the sums: tt, bt, gt, bb, bg, gg.
 template <int kArrays>
-__device__ void add(float t, float b, float g, double (&sums)[6]) {
+__device__ void add(float t, float b, float g, rules::MatrixProducts& sums) {
   const double z = static_cast<double>(g);
-  sums[5] += z * z;
+  sums.gg += z * z;
   if constexpr (kArrays >= 2) {
     const double y = static_cast<double>(b);
-    sums[3] += y * y;
-    sums[4] += y * z;
+    sums.bb += y * y;
+    sums.bg += y * z;
     if constexpr (kArrays >= 3) {
       const double x = static_cast<double>(t);
-      sums[0] += x * x;
-      sums[1] += y * x;
-      sums[2] += z * x;
+      sums.tt += x * x;
+      sums.bt += y * x;
+      sums.gt += z * x;
     }
   }
 }
 
 template <int kArrays>
-__device__ void measure_slice(const JobEntry& job, const Walk& slice, double (&sums)[6]) {
+__device__ void measure_slice(const JobEntry& job, const Walk& slice, rules::MatrixProducts& sums) {
   constexpr int kRuns = 4;
   walk<kRuns>(slice.count, job.vector != 0,
               [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
@@ -71,17 +70,14 @@ __global__ void __launch_bounds__(kSliceThreads, 3) measure(Args args) {
   follow();
   if (job.active == 0) return;
   const Walk slice(job.rows, job.cols, entry.index);
-  double sums[6] = {};
+  rules::MatrixProducts sums;
   switch (job.measure) {
     case Measure::gradient: measure_slice<1>(job, slice, sums); break;
     case Measure::buffer: measure_slice<2>(job, slice, sums); break;
     case Measure::three: measure_slice<3>(job, slice, sums); break;
   }
   block_sums<kSliceThreads>(sums);
-  if (threadIdx.x != 0) return;
-  double* out = args.view.measured + 6 * (job.first_slice + entry.index);
-#pragma unroll
-  for (int i = 0; i < 6; ++i) out[i] = sums[i];
+  if (threadIdx.x == 0) args.view.measured[job.first_slice + entry.index] = sums;
 }
 
 }  // namespace

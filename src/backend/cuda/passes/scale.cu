@@ -9,14 +9,13 @@
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/passes/launches.h"
+#include "rules/matrix_step.h"
 
 namespace rode::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-// The predicted norm of a start comes from inner products. Where it is a small difference of
-// large terms the prediction is off, and the start is scaled to the norm it should have.
 __global__ void __launch_bounds__(kThreads)
     start_scale_of(StepView view, const std::int32_t* matrices, float* start_scale) {
   follow();
@@ -30,13 +29,11 @@ __global__ void __launch_bounds__(kThreads)
   if (direction)
     reached = std::sqrt(strided_sum<kThreads>(view.formed + job.first_slice, job.slices, 1));
   if (threadIdx.x != 0) return;
-  const double target = step.target;
-  // Muon's starts may be shorter than wanted (eps), only not longer.
-  const bool off =
-      matrix.muon != 0 ? reached > target * (1 + 1e-6) : std::abs(reached / target - 1) > 1e-6;
   const bool moves = direction && reached > 0;
   if (live) step.moves = moves ? 1 : 0;
-  start_scale[matrix.ns] = moves && off ? static_cast<float>(target / reached) : 1.0F;
+  const auto wanted = matrix.muon != 0 ? rules::StartNorm::at_most : rules::StartNorm::exact;
+  const double correction = rules::start_correction(wanted, step.target, reached);
+  start_scale[matrix.ns] = moves ? static_cast<float>(correction) : 1.0F;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the weights of matrices: W' = on_w W + on_x X, X the iterate that Newton-Schulz leaves.
 //
-// Projection, rotation and rescaling are in the two coefficients. Bytes per element with fp32
-// weights and a bf16 iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
+// Projection, rotation and rescaling are in the two coefficients. Where rows are normalised, row i
+// has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); that is a kernel by itself, so that
+// it costs nothing elsewhere. Bytes per element with fp32 weights and a bf16 iterate: reads 6,
+// writes 4. ||W' - W||^2, of the weights as stored, and
 // ||W||^2 are left per slice. One block of 256 threads per slice, six blocks per SM; a thread asks
 // for two runs of both arrays before it uses the first.
 #include "backend/cuda/device/check.h"
@@ -30,10 +32,24 @@ struct Iterate {
 };
 
 struct Mix {
-  float on_w, on_x;
+  float on_w, on_x, on_u;
   std::uint64_t sequence;
+  const float* factors;  // of rows, or of columns; null: there is no iterate
+  bool columns;
 };
 
+// The factors of the run that begins with element `i` of the slice: all in one row.
+template <int kWidth>
+__device__ void load_factors(const Mix& c, const Walk& slice, int i, float (&f)[kWidth]) {
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) f[k] = 0;
+  if (c.factors == nullptr) return;
+  const Walk::Place place = slice.place(i);
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) f[k] = c.factors[c.columns ? place.col + k : place.row];
+}
+
+template <bool kRows>
 __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const Mix& c, bool vector,
                              const Walk& slice) {
   Moved moved;
@@ -58,8 +74,17 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
       float w[kWidth], x[kWidth], fresh[kWidth];
       decode(w_bits[u], job.weight.bf16 != 0, w);
       decode_slot(x_bits[u], iterate.dtype, x);
+      if constexpr (kRows) {
+        float f[kWidth];
+        load_factors(c, slice, runs.element(u), f);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) fresh[i] = c.on_w * w[i] + c.on_x * x[i];
+        for (int i = 0; i < kWidth; ++i) {
+          fresh[i] = (c.on_w + c.on_u * f[i]) * w[i] + c.on_x * f[i] * x[i];
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) fresh[i] = c.on_w * w[i] + c.on_x * x[i];
+      }
       store_weights(job.weight, c.sequence, job.offset + at[u], at[u], fresh);
       moved.add(w, fresh);
     }
@@ -67,6 +92,7 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
   return moved;
 }
 
+template <bool kRows>
 __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
   const StepView& view = args.view;
   const SliceEntry entry = args.slices[blockIdx.x];
@@ -81,8 +107,15 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
     const bool moves = step.moves != 0;
     const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
                     matrix.slot_dtype};
-    moved = write_slice(job, x, {step.on_w, moves ? step.on_x : 0.0F, step.sequence},
-                        job.slot_vector != 0, Walk(job.rows, job.cols, entry.index));
+    Mix mix{step.on_w, moves ? step.on_x : 0.0F, 0.0F, step.sequence, nullptr, false};
+    bool vector = job.slot_vector != 0;
+    if constexpr (kRows) {
+      mix.on_u = step.on_u;
+      mix.factors = moves ? view.row_factors + matrix.first_row : nullptr;
+      mix.columns = matrix.row_columns != 0;
+      vector = vector && (job.cols % 4 == 0 || job.rows == 1);  // no run crosses rows
+    }
+    moved = write_slice<kRows>(job, x, mix, vector, Walk(job.rows, job.cols, entry.index));
   }
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kSliceThreads>(sums);
@@ -96,9 +129,16 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
 
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  launch_following(write, static_cast<unsigned>(range.count), kSliceThreads, stream,
+  launch_following(write<false>, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write");
+}
+
+void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream) {
+  if (range.count == 0) return;
+  launch_following(write<true>, static_cast<unsigned>(range.count), kSliceThreads, stream,
+                   Args{view, range.slices});
+  RODE_CUDA_CHECK_LAUNCH(stream, "write_rows");
 }
 
 }  // namespace rode::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// C = alpha A B + beta C in fp32 with any strides: a plain tiled product.
+// C = A B in fp32 with any strides: a plain tiled product.
 //
 // A block of 256 threads makes a 64 x 64 tile of C, 4 x 4 a thread, from 64 x 16 slices of
 // A and B in shared memory; the next slices are on their way in registers meanwhile. A
@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(kThreads, 2) product(SgemmArgs args) {
       const int x = left + 4 * col + j;
       if (x >= args.n) continue;
       float* out = c + line + offset(args.c_col, x);
-      const auto fresh = static_cast<float>(static_cast<Sum>(args.alpha) * sum[i][j]);
-      *out = args.beta == 0 ? fresh : fresh + args.beta * *out;
+      *out = static_cast<float>(sum[i][j]);
     }
   }
 }

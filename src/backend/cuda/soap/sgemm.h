@@ -20,8 +20,7 @@ struct Axis {
   std::int64_t outer_stride = 0;
 };
 
-// C = alpha A B + beta C with A m x k, B k x n and C m x n; transposing is a matter of
-// strides. `c` is not read where beta = 0.
+// C = A B with A m x k, B k x n and C m x n; transposing is a matter of strides.
 struct SgemmArgs {
   const float* a = nullptr;
   const float* b = nullptr;
@@ -30,7 +29,6 @@ struct SgemmArgs {
   Axis b_row, b_col;  // k, n
   Axis c_row, c_col;  // m, n
   std::int32_t m = 0, n = 0, k = 0;
-  float alpha = 1, beta = 0;
   // Tiles wholly below the diagonal are left alone: C is symmetric, the caller mirrors it.
   bool upper = false;
   // Sums in double. A Gram matrix squares the condition of its factor: what fp32 sums lose

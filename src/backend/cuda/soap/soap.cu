@@ -46,8 +46,8 @@ __global__ void gram(SoapGramArgs args) {
   for (int part = 0; part < args.part_count; ++part) {
     sum += static_cast<double>(args.parts[part * args.part_stride + i * args.n + j]);
   }
-  const float value = rules::soap_average(args.beta2, args.rest2, args.gram[i * args.n + j],
-                                          static_cast<float>(sum));
+  const float value =
+      rules::soap_average(args.coefficients, args.gram[i * args.n + j], static_cast<float>(sum));
   args.fresh[i * args.n + j] = value;
   args.fresh[j * args.n + i] = value;
 }
@@ -55,8 +55,7 @@ __global__ void gram(SoapGramArgs args) {
 __global__ void moments(SoapMomentArgs args) {
   for (std::int64_t i = first_index(); i < args.count; i += index_step()) {
     float m = args.m[i], v = args.v[i];
-    args.direction[i] = rules::soap_element(args.beta1, args.rest1, args.beta2, args.rest2,
-                                            args.eps, args.g[i], m, v);
+    args.direction[i] = rules::soap_element(args.coefficients, args.g[i], m, v);
     args.m[i] = m;
     args.v[i] = v;
   }
@@ -74,7 +73,7 @@ __global__ void permute(SoapPermuteArgs args) {
 __global__ void __launch_bounds__(kWidth) write(SoapWriteArgs args) {
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSlice;
   const std::int64_t end = min(args.count, begin + kSlice);
-  const std::uint64_t sequence = sequence_of_step(args.weight.sequence, args.step);
+  const std::uint64_t sequence = rules::step_sequence(args.weight.sequence, args.step);
   Moved moved;
   for (std::int64_t i = begin + threadIdx.x; i < end; i += kWidth) {
     const std::int64_t at[1] = {i};

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Order of a SOAP step: launches on the device, factorizations on the host.
-//
-// New Gram matrices and bases are made in the workspace first: what can fail, fails before
-// any weight or state has moved.
+// SOAP's operations: launches on the device, factorizations on the host.
 #include "backend/cuda/soap/soap_steps.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <fmt/format.h>
 
-#include "backend/cpu/lapack.h"
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/soap/sgemm.h"
+#include "backend/cuda/tables/fill.h"
+#include "backend/host/lapack.h"
+#include "backend/host/soap_basis.h"
 #include "rode/error.h"
 
 namespace rode::cuda {
@@ -21,46 +19,22 @@ namespace {
 // Indices of a product are 32 bits wide, with room for a tile past the end.
 constexpr std::int64_t kMostLines = 0x7fffff00;
 
-// The tensor as outer x extent x inner with a mode in the middle; `squares` and `lines` count
-// the elements of the n x n and of the n-element arrays of the modes before it.
-struct Mode {
-  float *gram, *basis;
-  std::int64_t outer, extent, inner, squares, lines;
-  std::int64_t rest() const { return outer * inner; }
-  std::int64_t square() const { return extent * extent; }
-};
-
-std::int64_t element_count(const SoapJob& job) { return geometry_of(job).numel(); }
-
-// Calls f(mode) for every mode with a basis.
-template <class F>
-void for_modes(const SoapJob& job, F&& f) {
-  std::int64_t outer = 1, inner = element_count(job), squares = 0, lines = 0;
-  if (inner == 0) return;
-  for (const SoapMode& mode : job.modes) {
-    const std::int64_t n = mode.extent;
-    inner /= n;
-    if (mode.basis != nullptr) {
-      f(Mode{mode.gram, mode.basis, outer, n, inner, squares, lines});
-      squares += n * n;
-      lines += n;
-    }
-    outer *= n;
-  }
-}
+using host::element_count;
+using host::Mode;
+using host::ModeView;
 
 std::int32_t index(std::int64_t value) { return static_cast<std::int32_t>(value); }
 
 // All indices but the mode's, as one side of a matrix.
-Axis rest_axis(const Mode& mode) {
+Axis rest_axis(const ModeView& mode) {
   if (mode.inner == 1) return {.stride = mode.extent};
   if (mode.outer == 1) return {.stride = 1};
   return {.stride = 1, .inner = index(mode.inner), .outer_stride = mode.extent * mode.inner};
 }
 
 // Y = X with the mode multiplied by Q^T (into the basis) or by Q (back).
-void rotate(const Mode& mode, const float* q, bool into, const float* x, float* y,
-            cudaStream_t stream) {
+void rotate_mode(const ModeView& mode, const float* q, bool into, const float* x, float* y,
+                 cudaStream_t stream) {
   const Axis along{.stride = mode.inner}, rest = rest_axis(mode);
   const Axis fast{.stride = 1}, slow{.stride = mode.extent};
   SgemmArgs args;
@@ -88,38 +62,6 @@ void rotate(const Mode& mode, const float* q, bool into, const float* x, float* 
   sgemm(args, stream);
 }
 
-// The gradient in fp32 without a copy where it is stored so.
-const float* gradient(const SoapJob& job, const SoapSpace& space, cudaStream_t stream) {
-  if (job.grad.dtype == DType::f32) return static_cast<const float*>(job.grad.data);
-  launch_soap_widen(static_cast<const std::uint16_t*>(job.grad.data), space.buffer,
-                    element_count(job), stream);
-  return space.buffer;
-}
-
-void new_grams(const SoapJob& job, const SoapSpace& space, cudaStream_t stream) {
-  const float* g = gradient(job, space, stream);
-  const auto beta2 = static_cast<float>(job.constants->beta2),
-             rest2 = static_cast<float>(1 - job.constants->beta2);
-  for_modes(job, [&](const Mode& mode) {
-    const std::int64_t n = mode.extent;
-    float* fresh = space.grams + mode.squares;
-    SgemmArgs args;
-    args.a = args.b = g;
-    args.a_row = args.b_col = {.stride = mode.inner};
-    args.a_col = args.b_row = rest_axis(mode);
-    args.c_row = {.stride = n};
-    args.m = args.n = index(n);
-    args.k = index(mode.rest());
-    args.upper = args.wide = true;
-    args.splits = gram_splits(n, mode.rest());
-    args.split_stride = mode.square();
-    args.c = args.splits == 1 ? fresh : space.parts;
-    sgemm(args, stream);
-    launch_soap_gram({mode.gram, args.c, fresh, n, args.split_stride, args.splits, beta2, rest2},
-                     stream);
-  });
-}
-
 void to_host(std::vector<float>& host, const float* device, std::int64_t count,
              cudaStream_t stream) {
   RODE_CUDA_CHECK(cudaMemcpyAsync(host.data(), device,
@@ -135,155 +77,104 @@ void to_device(T* device, const T* host, std::int64_t count, cudaStream_t stream
   RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
-void copy(const float* from, float* to, std::int64_t count, cudaStream_t stream) {
-  if (from == to) return;
-  RODE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(count) * sizeof(float),
-                                  cudaMemcpyDeviceToDevice, stream));
-}
+class Operations {
+ public:
+  Operations(const SoapJob& job, const SoapMemory& space, SoapHost& host, const Control& control,
+             cudaStream_t stream)
+      : job_(job),
+        space_(space),
+        host_(host),
+        control_(control),
+        stream_(stream),
+        coefficients_(rules::soap_coefficients(*job.constants)) {}
 
-bool first_bases(const SoapJob& job, const SoapSpace& space, SoapHost& host, cudaStream_t stream) {
-  bool done = true;
-  for_modes(job, [&](const Mode& mode) {
-    to_host(host.gram, space.grams + mode.squares, mode.square(), stream);
-    RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
-    done = cpu::eigenvectors(host.gram.data(), mode.extent, host.basis.data(),
-                             reinterpret_cast<float*>(host.workspace.data())) &&
-           done;
-    if (done) to_device(space.bases + mode.squares, host.basis.data(), mode.square(), stream);
-  });
-  return done;
-}
+  const float* gradient() {
+    if (job_.grad.dtype == DType::f32) return static_cast<const float*>(job_.grad.data);
+    launch_soap_widen(static_cast<const std::uint16_t*>(job_.grad.data), space_.buffer,
+                      element_count(job_), stream_);
+    return space_.buffer;
+  }
 
-// The columns of the n x n `product` = L Q, those of the largest of diag(Q^T L Q) first,
-// become rows of `columns`; Q comes there and is overwritten.
-void sort_columns(const std::vector<float>& product, std::int64_t n, SoapHost& host) {
-  double* estimates = host.eigenvalues.data();
-  std::int32_t* order = host.order.data();
-  float* columns = host.basis.data();
-  std::fill(estimates, estimates + n, 0.0);
-  const float* p = product.data();
-  for (std::int64_t at = 0, i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < n; ++j, ++at) {
-      estimates[j] += static_cast<double>(columns[at]) * static_cast<double>(p[at]);
+  void gram(const Mode& mode, const float* g, float* fresh) {
+    const std::int64_t n = mode.extent;
+    SgemmArgs args;
+    args.a = args.b = g;
+    args.a_row = args.b_col = {.stride = mode.inner};
+    args.a_col = args.b_row = rest_axis(mode);
+    args.c_row = {.stride = n};
+    args.m = args.n = index(n);
+    args.k = index(mode.rest());
+    args.upper = args.wide = true;
+    args.splits = gram_splits(n, mode.rest());
+    args.split_stride = mode.square();
+    args.c = args.splits == 1 ? fresh : space_.parts;
+    sgemm(args, stream_);
+    launch_soap_gram({mode.gram, args.c, fresh, n, args.split_stride, args.splits, coefficients_},
+                     stream_);
+  }
+
+  bool first_basis(const Mode& mode, const float* gram, float* basis) {
+    to_host(host_.gram, gram, mode.square(), stream_);
+    RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (!host::eigenvectors(host_.gram.data(), mode.extent, host_.basis.data(), workspace())) {
+      return false;
     }
+    to_device(basis, host_.basis.data(), mode.square(), stream_);
+    return true;
   }
-  std::iota(order, order + n, 0);
-  // Ties by index: stable, and without stable_sort's buffer.
-  std::sort(order, order + n, [&](std::int32_t a, std::int32_t b) {
-    return estimates[a] != estimates[b] ? estimates[a] > estimates[b] : a < b;
-  });
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < n; ++j) columns[j * n + i] = p[i * n + order[j]];
-  }
-}
 
-// Q <- qr(L Q) with the columns of Q in the order of diag(Q^T L Q), the largest first.
-bool new_bases(const SoapJob& job, const SoapSpace& space, SoapHost& host, cudaStream_t stream) {
-  bool done = true;
-  for_modes(job, [&](const Mode& mode) {
+  bool next_basis(const Mode& mode, const float* gram, float* basis, std::int32_t* order) {
     const std::int64_t n = mode.extent;
     // L is symmetric: multiplying by its transpose is multiplying by it.
-    rotate({nullptr, nullptr, 1, n, n, 0, 0}, space.grams + mode.squares, true, mode.basis,
-           space.buffer, stream);
-    to_host(host.gram, space.buffer, mode.square(), stream);
-    to_host(host.basis, mode.basis, mode.square(), stream);
-    RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
-    sort_columns(host.gram, n, host);
-    float* columns = host.basis.data();
-    done = cpu::orthonormalize(columns, n, reinterpret_cast<float*>(host.workspace.data())) && done;
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t j = i + 1; j < n; ++j) std::swap(columns[i * n + j], columns[j * n + i]);
+    rotate_mode({1, n, n}, gram, true, mode.basis, space_.buffer, stream_);
+    to_host(host_.gram, space_.buffer, mode.square(), stream_);
+    to_host(host_.basis, mode.basis, mode.square(), stream_);
+    RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (!host::next_basis(host_.basis.data(), host_.gram.data(), n, host_.basis.data(),
+                          host_.order.data(), workspace())) {
+      return false;
     }
-    if (!done) return;
-    to_device(space.orders + mode.lines, host.order.data(), n, stream);
-    to_device(space.bases + mode.squares, columns, mode.square(), stream);
-  });
-  return done;
-}
-
-// Through every mode, into the bases or back; the result lies in x, buffer or other.
-const float* rotate_all(const SoapJob& job, const SoapSpace& space, bool into, const float* x,
-                        cudaStream_t stream) {
-  for_modes(job, [&](const Mode& mode) {
-    float* y = x == space.buffer ? space.other : space.buffer;
-    rotate(mode, mode.basis, into, x, y, stream);
-    x = y;
-  });
-  return x;
-}
-
-void keep_bases(const SoapJob& job, const SoapSpace& space, cudaStream_t stream) {
-  for_modes(job, [&](const Mode& mode) {
-    copy(space.bases + mode.squares, mode.basis, mode.square(), stream);
-  });
-}
-
-// exp_avg goes from the old bases to the new ones, exp_avg_sq follows their order.
-void change_bases(const SoapJob& job, const SoapSpace& space, cudaStream_t stream) {
-  const std::int64_t count = element_count(job);
-  const float* m = rotate_all(job, space, false, job.exp_avg, stream);
-  keep_bases(job, space, stream);
-  copy(rotate_all(job, space, true, m, stream), job.exp_avg, count, stream);
-
-  const float* v = job.exp_avg_sq;
-  for_modes(job, [&](const Mode& mode) {
-    float* y = v == space.buffer ? space.other : space.buffer;
-    launch_soap_permute({v, y, space.orders + mode.lines, count, mode.extent, mode.inner}, stream);
-    v = y;
-  });
-  copy(v, job.exp_avg_sq, count, stream);
-}
-
-// W <- keep W + along N; N may be null.
-void write_all(const SoapJob& job, const SoapSpace& space, const Control& control, double keep,
-               double along, const float* direction, cudaStream_t stream) {
-  const Weights& weight = job.weight;
-  launch_soap_write({{weight.data, weight.low_bits, weight.stream,
-                      weight.dtype == DType::bf16 ? 1 : 0, weight.rounding},
-                     direction,
-                     element_count(job),
-                     job.offset,
-                     control.step,
-                     static_cast<float>(keep),
-                     static_cast<float>(along),
-                     space.sums},
-                    stream);
-}
-
-void step_weights(const SoapJob& job, const SoapSpace& space, const Control& control,
-                  std::int64_t k, cudaStream_t stream) {
-  const rules::SoapConstants& c = *job.constants;
-  const float* g = rotate_all(job, space, true, gradient(job, space, stream), stream);
-  float* direction = g == space.buffer ? space.other : space.buffer;
-  launch_soap_moments(
-      {g, job.exp_avg, job.exp_avg_sq, direction, element_count(job), static_cast<float>(c.beta1),
-       static_cast<float>(1 - c.beta1), static_cast<float>(c.beta2),
-       static_cast<float>(1 - c.beta2), static_cast<float>(c.eps)},
-      stream);
-  const rules::SoapWrite out = rules::soap_write(c, control.multiplier, k);
-  write_all(job, space, control, out.w, out.n, rotate_all(job, space, false, direction, stream),
-            stream);
-}
-
-// Returns false, with nothing changed, where LAPACK could not decompose a factor.
-bool update(const SoapJob& job, const SoapSpace& space, SoapHost& host, const Control& control,
-            std::int64_t k, cudaStream_t stream) {
-  const bool refresh = rules::soap_changes_basis(*job.constants, k);
-  new_grams(job, space, stream);
-  if (k == 0 && !first_bases(job, space, host, stream)) return false;
-  if (refresh && !new_bases(job, space, host, stream)) return false;
-  if (k == 0) {
-    keep_bases(job, space, stream);
-    write_all(job, space, control, 1, 0, nullptr, stream);
-  } else {
-    step_weights(job, space, control, k, stream);
-    if (refresh) change_bases(job, space, stream);
+    to_device(order, host_.order.data(), n, stream_);
+    to_device(basis, host_.basis.data(), mode.square(), stream_);
+    return true;
   }
-  for_modes(job, [&](const Mode& mode) {
-    copy(space.grams + mode.squares, mode.gram, mode.square(), stream);
-  });
-  return true;
-}
+
+  void rotate(const Mode& mode, bool into, const float* x, float* y) {
+    rotate_mode(mode, mode.basis, into, x, y, stream_);
+  }
+
+  void permute(const Mode& mode, const std::int32_t* order, const float* x, float* y) {
+    launch_soap_permute({x, y, order, element_count(job_), mode.extent, mode.inner}, stream_);
+  }
+
+  void copy(const float* from, float* to, std::int64_t count) {
+    if (from == to) return;
+    RODE_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(count) * sizeof(float),
+                                    cudaMemcpyDeviceToDevice, stream_));
+  }
+
+  void moments(const float* g, float* direction) {
+    launch_soap_moments(
+        {g, job_.exp_avg, job_.exp_avg_sq, direction, element_count(job_), coefficients_}, stream_);
+  }
+
+  void write(const rules::SoapWrite& write, const float* direction) {
+    launch_soap_write(
+        {view_of(job_.weight), direction, element_count(job_), job_.offset, control_.step,
+         static_cast<float>(write.w), static_cast<float>(write.n), space_.sums},
+        stream_);
+  }
+
+ private:
+  float* workspace() { return reinterpret_cast<float*>(host_.workspace.data()); }
+
+  const SoapJob& job_;
+  const SoapMemory& space_;
+  SoapHost& host_;
+  const Control& control_;
+  cudaStream_t stream_;
+  rules::SoapCoefficients coefficients_;
+};
 
 // Elements of each array of the workspace: the most that any job needs.
 struct Sizes {
@@ -294,7 +185,7 @@ struct Sizes {
   void admit(const SoapJob& job) {
     const std::int64_t count = element_count(job);
     std::int64_t own_squares = 0, own_lines = 0;
-    for_modes(job, [&](const Mode& mode) {
+    host::for_modes(job, [&](const Mode& mode) {
       if (mode.rest() > kMostLines) {
         throw Error(ErrorKind::unsupported, "soap",
                     fmt::format("a tensor has {} elements beside a mode of {}; a product counts "
@@ -307,8 +198,8 @@ struct Sizes {
       buffer = std::max(buffer, mode.square());
       const std::int64_t splits = gram_splits(mode.extent, mode.rest());
       if (splits > 1) parts = std::max(parts, splits * mode.square());
-      lapack = std::max({lapack, cpu::eigen_workspace_floats(mode.extent),
-                         cpu::qr_workspace_floats(mode.extent)});
+      lapack = std::max({lapack, host::eigen_workspace_floats(mode.extent),
+                         host::next_basis_floats(mode.extent)});
     });
     squares = std::max(squares, own_squares);
     lines = std::max(lines, own_lines);
@@ -354,7 +245,6 @@ SoapSteps::SoapSteps(const std::deque<SoapJob>& jobs, cudaStream_t stream) : hea
   host_.gram.resize(side * side);
   host_.basis.resize(side * side);
   host_.order.resize(side);
-  host_.eigenvalues.resize(side);
   host_.workspace.resize((sizes.lapack + 1) / 2);
 }
 
@@ -380,9 +270,11 @@ void SoapSteps::step(const std::deque<SoapJob>& jobs, Control* control, JobResul
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (heads_[i].live == 0) continue;
     const std::int64_t count = element_count(jobs[i]);
-    // Other parameters of the step have moved by now, so a failure leaves this one out
-    // instead of throwing.
-    const bool done = count == 0 || update(jobs[i], space_, host_, now, heads_[i].step, stream);
+    bool done = true;
+    if (count > 0) {
+      Operations operations(jobs[i], space_, host_, now, stream);
+      done = host::SoapStep(jobs[i], space_, operations)(heads_[i].step, now.multiplier);
+    }
     launch_soap_report({space_.sums, slice_count(count), jobs[i].step, results + i, control,
                         static_cast<std::int32_t>(jobs[i].parameter), done ? 0 : 1},
                        stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SOAP on the device, job by job, with the two factorizations on the host.
+// SOAP on the device, job by job, with the two factorizations on the host; backend/host/soap_step.h
+// has the order of a step.
 //
 // Products and element-wise parts are kernels. The eigenvectors of the first gradient, and
 // the sort and QR of every precondition_frequency-th one after it, are LAPACK's: the small
@@ -16,7 +17,9 @@
 #include "backend/cuda/device/buffer.h"
 #include "backend/cuda/tables/control.h"
 #include "backend/cuda/tables/entries.h"
+#include "backend/host/soap_step.h"
 #include "backend/jobs.h"
+#include "rules/soap_rule.h"
 
 namespace rode::cuda {
 
@@ -46,7 +49,7 @@ struct SoapGramArgs {
   float* fresh;
   std::int64_t n, part_stride;
   std::int32_t part_count;
-  float beta2, rest2;
+  rules::SoapCoefficients coefficients;
 };
 void launch_soap_gram(const SoapGramArgs& args, cudaStream_t stream);
 
@@ -55,7 +58,7 @@ struct SoapMomentArgs {
   const float* g;
   float *m, *v, *direction;
   std::int64_t count;
-  float beta1, rest1, beta2, rest2, eps;
+  rules::SoapCoefficients coefficients;
 };
 void launch_soap_moments(const SoapMomentArgs& args, cudaStream_t stream);
 
@@ -95,12 +98,9 @@ void launch_soap_report(const SoapReportArgs& args, cudaStream_t stream);
 // the step is enqueued.
 void check_soap_stream(cudaStream_t stream);
 
-// Device memory of one job at a time. Grams and bases of all modes lie one behind the other.
-struct SoapSpace {
-  float *grams, *bases;
-  std::int32_t* orders;
-  float *buffer, *other;  // of the tensor's size; `buffer` also holds a factor's
-  float* parts;           // of one Gram product
+// Device memory of one job at a time; `buffer` also holds a factor's square.
+struct SoapMemory : host::SoapSpace {
+  float* parts;  // of one Gram product
   double* sums;
 };
 
@@ -108,7 +108,7 @@ struct SoapSpace {
 struct SoapHost {
   std::vector<float> gram, basis;
   std::vector<std::int32_t> order;
-  std::vector<double> eigenvalues, workspace;
+  std::vector<double> workspace;  // LAPACK's; doubles for their alignment
 };
 
 class SoapSteps {
@@ -127,7 +127,7 @@ class SoapSteps {
 
   std::vector<DeviceBuffer> memory_;  // of space_
   DeviceBuffer steps_, device_heads_;
-  SoapSpace space_{};
+  SoapMemory space_{};
   SoapHost host_;
   std::vector<SoapHead> heads_;
 };

@@ -183,8 +183,7 @@ Fetched CudaBackend::fetch(JobList& jobs) {
   next = report.results;
   const MatrixStep* step = report.matrices;
   for (RodeJob& job : jobs.rode) {
-    const double* p = step->products;
-    job.products = {p[0], p[1], p[2], p[3], p[4], p[5]};
+    job.products = step->products;
     if (next->live != 0) {
       job.scalars = step->rode;
       job.write = step->write;
@@ -193,8 +192,7 @@ Fetched CudaBackend::fetch(JobList& jobs) {
     ++step;
   }
   for (MuonJob& job : jobs.muon) {
-    const double* p = step->products;
-    job.products = {p[3], p[4], p[5], p[1], p[2], p[0]};
+    job.products = step->products;
     job.held = next->held != 0;
     ++next;
     ++step;

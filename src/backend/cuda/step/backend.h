@@ -30,7 +30,6 @@ class CudaBackend final : public Backend {
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
 
-  std::string_view name() const override { return "cuda"; }
   std::unique_ptr<Buffer> allocate(std::size_t bytes) override;
   std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) override;
   void store_norm(const Weights& weight, const Geometry& geometry, float* out) override;

@@ -94,8 +94,10 @@ void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main) {
       launch_start_scale(view, batch.matrices, start_scale, main);
       newton_schulz_->run(static_cast<std::size_t>(batch.ns_batch), main);
     }
+    launch_rows(view, batch.rows, batch.matrices_with_rows(), start_scale, main);
     launch_coefficients(view, batch.matrices, start_scale, sums, main);
-    launch_write(view, batch.slices, main);
+    launch_write(view, batch.slices_without_rows(), main);
+    launch_write_rows(view, batch.slices_with_rows(), main);
   }
 }
 

@@ -10,8 +10,10 @@
 #include "backend/cuda/device/arrays.h"
 #include "rode/optim/common.h"
 #include "rules/element_rules.h"
+#include "rules/matrix_step.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
+#include "rules/row_rule.h"
 
 namespace rode::cuda {
 
@@ -48,6 +50,13 @@ struct SliceEntry {
   std::int32_t job, index;
 };
 
+// Rows of the fan-out of one matrix that one block sums (passes/rows.cu), from `first` on: this
+// many, by whether they are rows or columns of the matrix as stored.
+inline constexpr int kRowsPerBlock = 8, kColumnsPerBlock = 32;
+struct RowEntry {
+  std::int32_t job, first;
+};
+
 // Over matrices (rode, then muon).
 struct MatrixEntry {
   // Where Newton-Schulz has it (newton_schulz.h); ns < 0: nowhere, its direction is fixed.
@@ -64,6 +73,10 @@ struct MatrixEntry {
   rules::MuonConstants muon_constants;
   float* radius;  // normproj and hyperball only
   double scale;   // of the fan-out and fan-in
+  // Where rows are normalised; null: they are not.
+  float* row_avg_sq;
+  std::int64_t first_row;    // within StepView's arrays over rows
+  std::int32_t row_columns;  // the fan-out's rows are the columns of the matrix as stored
 };
 
 // Over element jobs.
@@ -74,15 +87,17 @@ struct ElementEntry {
 
 // Over matrices: the scalars of the step in progress.
 struct MatrixStep {
-  double products[6];  // ww, bw, gw, bb, bg, gg; for MARS-M w is the previous gradient
+  rules::MatrixProducts products;
   rules::RodeScalars rode;
   rules::MuonScalars muon;
-  rules::RodeWrite write;  // RODE's; of Muon's, w and x
-  double target;           // norm that the start should have
-  double inverse_norm;     // U = inverse_norm * W
-  std::uint64_t sequence;  // of random bits in this step
-  float on_w, on_x;        // W' = on_w * W + on_x * iterate
-  std::int32_t moves;      // 0: no direction, the iterate is not read
+  rules::MatrixWrite write;
+  double target;               // norm that the start should have
+  double inverse_norm;         // U = inverse_norm * W
+  std::uint64_t sequence;      // of random bits in this step
+  rules::NormalizedRows rows;  // where the iterate's rows are normalised
+  float on_w, on_x;            // W' = on_w * W + on_x * iterate
+  float on_u;                  // or, for row i, on_w * W + F_i (on_x * iterate + on_u * W)
+  std::int32_t moves;          // 0: no direction, the iterate is not read
   std::int32_t held;
 };
 

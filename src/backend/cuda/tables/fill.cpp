@@ -38,10 +38,15 @@ void fill_vector(JobEntry& entry) {
   entry.vector = fours ? 1 : 0;
 }
 
+void fill_rows(MatrixEntry& entry, const RowAverages& rows) {
+  entry.row_avg_sq = rows.avg_sq;
+  entry.row_columns = rows.columns ? 1 : 0;
+}
+
 }  // namespace
 
 WeightView view_of(const Weights& weight) {
-  return {weight.data, weight.low_bits, weight.stream, weight.dtype == DType::bf16 ? 1 : 0,
+  return {weight.data, weight.low_bits, weight.sequence, weight.dtype == DType::bf16 ? 1 : 0,
           weight.rounding};
 }
 
@@ -61,7 +66,7 @@ void fill(JobEntry& entry, const MuonJob& job) {
   if (job.constants->mars) {
     entry.third = {job.previous.data, nullptr, 0, entry.moments[1].bf16, Rounding::nearest};
     entry.measure = Measure::three;
-  } else if (job.constants->constraint != MuonConstraint::none) {
+  } else if (rules::constrained(*job.constants)) {
     entry.third = entry.weight;
     entry.measure = Measure::three;
   }
@@ -91,8 +96,8 @@ void fill(MatrixEntry& entry, const RodeJob& job) {
   entry.muon = 0;
   entry.rode = c;
   entry.state = job.state;
-  entry.iterates =
-      c.conditioner == Conditioner::newton_schulz && c.direction != Direction::fixed ? 1 : 0;
+  entry.iterates = rules::iterates(c) ? 1 : 0;
+  fill_rows(entry, job.rows);
 }
 
 void fill(MatrixEntry& entry, const MuonJob& job) {
@@ -101,6 +106,7 @@ void fill(MatrixEntry& entry, const MuonJob& job) {
   entry.radius = job.radius;
   entry.scale = job.scale;
   entry.iterates = 1;
+  fill_rows(entry, job.rows);
 }
 
 void fill(ElementEntry& entry, const ElementJob& job) {

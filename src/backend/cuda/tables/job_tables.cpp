@@ -41,11 +41,7 @@ T* part(const DeviceBuffer& buffer, std::size_t at) {
 template <class F>
 void for_each_indexed(const JobList& jobs, F&& f) {
   std::size_t index = 0;
-  for (const RodeJob& job : jobs.rode) f(index++, job);
-  for (const MuonJob& job : jobs.muon) f(index++, job);
-  for (const SoapJob& job : jobs.soap) f(index++, job);
-  for (const AdafactorJob& job : jobs.adafactor) f(index++, job);
-  for (const ElementJob& job : jobs.element) f(index++, job);
+  jobs.for_each([&](const auto& job) { f(index++, job); });
 }
 
 template <class T>
@@ -69,7 +65,7 @@ NsRequest request_newton_schulz(const JobList& jobs) {
   };
   for (const RodeJob& job : jobs.rode) {
     const rules::RodeConstants& c = *job.constants;
-    const bool iterates = c.conditioner == Conditioner::newton_schulz;
+    const bool iterates = rules::iterates(c);
     NsMatrix matrix;
     matrix.steps = iterates ? c.ns_steps : 0;
     matrix.coefficients = c.coefficients;
@@ -77,7 +73,7 @@ NsRequest request_newton_schulz(const JobList& jobs) {
     matrix.form = c.ns_form;
     matrix.reproject = c.reproject;
     matrix.sphere = iterates;
-    add(job.geometry, c.direction != Direction::fixed, matrix);
+    add(job.geometry, rules::turns(c), matrix);
   }
   for (const MuonJob& job : jobs.muon) {
     const rules::MuonConstants& c = *job.constants;
@@ -86,7 +82,7 @@ NsRequest request_newton_schulz(const JobList& jobs) {
     matrix.coefficients = c.coefficients;
     matrix.dtype = c.ns_dtype;
     matrix.form = c.ns_form;
-    matrix.sphere = c.constraint != MuonConstraint::none;
+    matrix.sphere = rules::constrained(c);
     add(job.geometry, true, matrix);
   }
   return request;
@@ -100,6 +96,7 @@ JobTables::JobTables(const JobList& jobs, const NsRequest& request, const Newton
   soap_from_ = static_cast<std::int32_t>(matrices_.size());
   adafactor_from_ = soap_from_ + static_cast<std::int32_t>(jobs.soap.size());
   plan_slices(jobs, stream);
+  refresh(jobs);  // shapes, and whose rows are normalised; slots follow
   plan_batches(request, ns, stream);
   place(stream);
   refresh(jobs);
@@ -149,37 +146,72 @@ void JobTables::plan_batches(const NsRequest& request, const NewtonSchulz* ns,
 
   std::vector<SliceEntry> slices;
   std::vector<std::int32_t> matrices;
-  struct Begin {
-    std::int64_t ns_batch;
-    std::size_t slice, matrix;
-  };
-  std::vector<Begin> begins;
+  std::vector<RowEntry> rows;
   const auto add = [&](std::int32_t job) {
     matrices.push_back(job);
     const std::int64_t count = jobs_[static_cast<std::size_t>(job)].slices;
     for (std::int64_t i = 0; i < count; ++i) slices.push_back({job, static_cast<std::int32_t>(i)});
   };
+  const auto add_rows = [&](std::int32_t job) {
+    MatrixEntry& matrix = matrices_[static_cast<std::size_t>(job)];
+    const JobEntry& entry = jobs_[static_cast<std::size_t>(job)];
+    const bool columns = matrix.row_columns != 0;
+    const std::int64_t count = columns ? entry.cols : entry.rows;
+    matrix.first_row = row_count_;
+    row_count_ += count;
+    for (std::int64_t i = 0; i < count; i += columns ? kColumnsPerBlock : kRowsPerBlock) {
+      rows.push_back({job, static_cast<std::int32_t>(i)});
+    }
+  };
+  // Where each table stands; addresses are known when all are complete.
+  struct Mark {
+    std::int64_t slice, matrix, row;
+  };
+  const auto mark = [&] {
+    return Mark{static_cast<std::int64_t>(slices.size()),
+                static_cast<std::int64_t>(matrices.size()), static_cast<std::int64_t>(rows.size())};
+  };
+  std::vector<Mark> begins;
+  const auto add_batch = [&](std::int64_t ns_batch, const std::vector<std::int32_t>& members) {
+    const Mark begin = mark();
+    const auto normalized = [&](std::int32_t job) {
+      return ns_batch >= 0 && matrices_[static_cast<std::size_t>(job)].row_avg_sq != nullptr;
+    };
+    for (const std::int32_t job : members) {
+      if (!normalized(job)) add(job);
+    }
+    const Mark plain = mark();
+    for (const std::int32_t job : members) {
+      if (!normalized(job)) continue;
+      add(job);
+      add_rows(job);
+    }
+    const Mark end = mark();
+    begins.push_back(begin);
+    batches_.push_back({ns_batch,
+                        {nullptr, end.slice - begin.slice},
+                        {nullptr, end.matrix - begin.matrix},
+                        plain.slice - begin.slice,
+                        plain.matrix - begin.matrix,
+                        {nullptr, end.row - begin.row}});
+  };
   const std::size_t ns_batches = ns != nullptr ? ns->batches().size() : 0;
   for (std::size_t c = 0; c < ns_batches; ++c) {
-    begins.push_back({static_cast<std::int64_t>(c), slices.size(), matrices.size()});
-    for (const int member : ns->batches()[c]) add(owner[static_cast<std::size_t>(member)]);
+    std::vector<std::int32_t> members;
+    for (const int member : ns->batches()[c]) {
+      members.push_back(owner[static_cast<std::size_t>(member)]);
+    }
+    add_batch(static_cast<std::int64_t>(c), members);
   }
-  if (!without.empty()) {
-    begins.push_back({-1, slices.size(), matrices.size()});
-    for (const std::int32_t job : without) add(job);
-  }
+  if (!without.empty()) add_batch(-1, without);
 
   matrix_slice_table_ = upload_table(slices, stream);
   matrix_table_ = upload_table(matrices, stream);
-  for (std::size_t g = 0; g < begins.size(); ++g) {
-    const bool last = g + 1 == begins.size();
-    const std::size_t slice_end = last ? slices.size() : begins[g + 1].slice;
-    const std::size_t matrix_end = last ? matrices.size() : begins[g + 1].matrix;
-    batches_.push_back({begins[g].ns_batch,
-                        {matrix_slice_table_.as<SliceEntry>() + begins[g].slice,
-                         static_cast<std::int64_t>(slice_end - begins[g].slice)},
-                        {matrix_table_.as<std::int32_t>() + begins[g].matrix,
-                         static_cast<std::int64_t>(matrix_end - begins[g].matrix)}});
+  row_table_ = upload_table(rows, stream);
+  for (std::size_t b = 0; b < batches_.size(); ++b) {
+    batches_[b].slices.slices = matrix_slice_table_.as<SliceEntry>() + begins[b].slice;
+    batches_[b].matrices.matrices = matrix_table_.as<std::int32_t>() + begins[b].matrix;
+    batches_[b].rows.rows = row_table_.as<RowEntry>() + begins[b].row;
   }
 }
 
@@ -211,10 +243,12 @@ void JobTables::place(cudaStream_t stream) {
   const std::size_t steps = scratch.take<ElementStep>(elements_.size());
   const std::size_t live = scratch.take<std::int32_t>(jobs_.size());
   const std::size_t bad = scratch.take<std::int32_t>(static_cast<std::size_t>(parameter_count_));
-  const std::size_t totals = scratch.take<double>(6 * jobs_.size());
-  const std::size_t measured = scratch.take<double>(6 * slices);
+  const std::size_t totals = scratch.take<rules::MatrixProducts>(jobs_.size());
+  const std::size_t measured = scratch.take<rules::MatrixProducts>(slices);
   const std::size_t formed = scratch.take<double>(slices);
   const std::size_t moved = scratch.take<double>(2 * slices);
+  const std::size_t row_sums = scratch.take<rules::RowSums>(static_cast<std::size_t>(row_count_));
+  const std::size_t factors = scratch.take<float>(static_cast<std::size_t>(row_count_));
   scratch_ = DeviceBuffer(scratch.bytes());
   scratch_.clear(stream);
 
@@ -227,10 +261,12 @@ void JobTables::place(cudaStream_t stream) {
   view_.element_steps = part<ElementStep>(scratch_, steps);
   view_.live = part<std::int32_t>(scratch_, live);
   view_.bad_parameter = part<std::int32_t>(scratch_, bad);
-  view_.totals = part<double>(scratch_, totals);
-  view_.measured = part<double>(scratch_, measured);
+  view_.totals = part<rules::MatrixProducts>(scratch_, totals);
+  view_.measured = part<rules::MatrixProducts>(scratch_, measured);
   view_.formed = part<double>(scratch_, formed);
   view_.moved = part<double>(scratch_, moved);
+  view_.row_sums = part<rules::RowSums>(scratch_, row_sums);
+  view_.row_factors = part<float>(scratch_, factors);
   view_.job_count = static_cast<std::int32_t>(jobs_.size());
   view_.matrix_count = static_cast<std::int32_t>(matrices_.size());
   view_.element_count = static_cast<std::int32_t>(elements_.size());
@@ -290,7 +326,7 @@ JobTables::Report JobTables::report(cudaStream_t stream) {
 
 std::size_t JobTables::bytes() const {
   std::size_t bytes = slice_table_.bytes() + matrix_slice_table_.bytes() + matrix_table_.bytes() +
-                      entries_.bytes() + reported_.bytes() + scratch_.bytes();
+                      row_table_.bytes() + entries_.bytes() + reported_.bytes() + scratch_.bytes();
   for (const DeviceBuffer& jobs : frozen_) bytes += jobs.bytes();
   return bytes;
 }

@@ -24,10 +24,21 @@ struct NsRequest {
 NsRequest request_newton_schulz(const JobList& jobs);
 
 // The matrices of one Newton-Schulz batch, or (ns_batch < 0) those without an iterate.
+// Those whose rows are normalised come last.
 struct MatrixBatch {
   std::int64_t ns_batch = -1;
   SliceRange slices{};
   MatrixRange matrices{};
+  std::int64_t plain_slices = 0, plain_matrices = 0;  // of the others
+  RowRange rows{};
+
+  SliceRange slices_without_rows() const { return {slices.slices, plain_slices}; }
+  SliceRange slices_with_rows() const {
+    return {slices.slices + plain_slices, slices.count - plain_slices};
+  }
+  MatrixRange matrices_with_rows() const {
+    return {matrices.matrices + plain_matrices, matrices.count - plain_matrices};
+  }
 };
 
 class JobTables {
@@ -73,10 +84,11 @@ class JobTables {
   std::vector<MatrixEntry> matrices_;
   std::vector<ElementEntry> elements_;
   std::int64_t slice_count_ = 0;
+  std::int64_t row_count_ = 0;  // of the matrices whose rows are normalised
   std::int32_t soap_from_ = 0, adafactor_from_ = 0, parameter_count_ = 0;
 
-  DeviceBuffer slice_table_, matrix_slice_table_, matrix_table_;  // never change
-  DeviceBuffer entries_;                                          // jobs, matrices, elements
+  DeviceBuffer slice_table_, matrix_slice_table_, matrix_table_, row_table_;  // never change
+  DeviceBuffer entries_;   // jobs, matrices, elements
   DeviceBuffer reported_;  // control, results, steps of matrices
   DeviceBuffer scratch_;
   std::vector<DeviceBuffer> frozen_;               // job tables of the caller's graphs

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/tables/control.h"
-#include "rules/finite_rule.h"
+#include "rules/gate.h"
 
 namespace rode::cuda {
 

@@ -18,12 +18,15 @@ struct StepView {
   MatrixStep* matrix_steps;
   ElementStep* element_steps;
   JobResult* results;
-  std::int32_t* live;           // over jobs
-  std::int32_t* bad_parameter;  // over parameters: scratch of the gate
-  double* totals;               // six per job: what measure's partial sums add up to
-  double* measured;             // six per slice
-  double* formed;               // one per slice: ||start||^2
-  double* moved;                // two per slice: ||W' - W||^2, ||W||^2
+  std::int32_t* live;               // over jobs
+  std::int32_t* bad_parameter;      // over parameters: scratch of the gate
+  rules::MatrixProducts* totals;    // over jobs: what measure's partial sums add up to
+  rules::MatrixProducts* measured;  // over slices
+  double* formed;                   // one per slice: ||start||^2
+  double* moved;                    // two per slice: ||W' - W||^2, ||W||^2
+  // Over the rows of all matrices whose rows are normalised.
+  rules::RowSums* row_sums;
+  float* row_factors;
   std::int32_t job_count, matrix_count, element_from, element_count;
 };
 
@@ -34,6 +37,10 @@ struct SliceRange {
 };
 struct MatrixRange {
   const std::int32_t* matrices;
+  std::int64_t count;
+};
+struct RowRange {
+  const RowEntry* rows;
   std::int64_t count;
 };
 

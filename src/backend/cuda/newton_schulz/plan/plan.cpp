@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/cuda/newton_schulz/plan/lists.h"
+#include "rules/cost.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::cuda {
@@ -23,15 +24,10 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Symmetric products in units of n^3 for r = m / n.
+// Tiles of 128 skip nearly all of a lower triangle.
 bool gram_is_cheaper(double r, const Program& program) {
-  double gram = 0;
-  for (int k = 0; k < program.steps;) {
-    const int segment = std::min(rules::gram_segment(program.coefficients, k), program.steps - k);
-    gram += 3 * r + 4 * segment - 3;  // rebuild, apply; per iteration P, Q, and G twice
-    k += segment;
-  }
-  return gram <= program.steps * (3 * r + 1);
+  return rules::gram_form_cost(r, program.coefficients, program.steps, 1) <=
+         rules::standard_form_cost(r, program.steps);
 }
 
 // Memory of one matrix of this shape in every role, and what the roles are.
