@@ -53,11 +53,13 @@ RODE_HOST_DEVICE inline float soap_average(const SoapCoefficients& c, float old,
   return c.beta2 * old + c.rest2 * fresh;
 }
 
-// Advances the moments with the rotated gradient and returns the normalised direction.
-RODE_HOST_DEVICE inline float soap_element(SoapCoefficients c, float g, float& m, float& v) {
-  m = c.beta1 * m + c.rest1 * g;
-  v = c.beta2 * v + c.rest2 * g * g;
-  return m / (std::sqrt(v) + c.eps);
+// Advances the moments with the rotated gradient and returns the normalised direction. Numbers and
+// not the struct of them, which keeps a compiler from vectorising the last elements of a loop.
+RODE_HOST_DEVICE inline float soap_element(float beta1, float rest1, float beta2, float rest2,
+                                           float eps, float g, float& m, float& v) {
+  m = beta1 * m + rest1 * g;
+  v = beta2 * v + rest2 * g * g;
+  return m / (std::sqrt(v) + eps);
 }
 
 }  // namespace rode::rules

@@ -28,10 +28,11 @@ RODE_VERSIONS
 void soap_run(const rules::SoapConstants& c, const float* g, float* m, float* v, float* out,
               std::int64_t n) {
   const rules::SoapCoefficients k = rules::soap_coefficients(c);
+  const float beta1 = k.beta1, rest1 = k.rest1, beta2 = k.beta2, rest2 = k.rest2, eps = k.eps;
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     float first = m[i], second = v[i];
-    out[i] = rules::soap_element(k, g[i], first, second);
+    out[i] = rules::soap_element(beta1, rest1, beta2, rest2, eps, g[i], first, second);
     m[i] = first;
     v[i] = second;
   }

@@ -53,9 +53,11 @@ __global__ void gram(SoapGramArgs args) {
 }
 
 __global__ void moments(SoapMomentArgs args) {
+  const rules::SoapCoefficients c = args.coefficients;
   for (std::int64_t i = first_index(); i < args.count; i += index_step()) {
     float m = args.m[i], v = args.v[i];
-    args.direction[i] = rules::soap_element(args.coefficients, args.g[i], m, v);
+    args.direction[i] =
+        rules::soap_element(c.beta1, c.rest1, c.beta2, c.rest2, c.eps, args.g[i], m, v);
     args.m[i] = m;
     args.v[i] = v;
   }
