@@ -25,11 +25,11 @@ using rode::GroupRule;
 // What a group has beside the optimizer's own options.
 struct GroupSettings {
   GroupRule rule = GroupRule::automatic;
-  Route route = Route::language;     // of an automatic group, and of a module
-  Layout layout = Layout::out_in;    // how the group's matrices are stored
-  std::vector<std::string> names;    // of the parameters, for messages; empty: "param.0", ...
-  bool couple_lr_rho = true;         // lr_rho acts as lr_rho * lr / initial_lr
-  std::optional<double> initial_lr;  // get_lr() when the group came to its optimizer
+  Route route = Route::language;          // of an automatic group, and of a module
+  Layout layout = Layout::out_in;         // how the group's matrices are stored
+  std::vector<std::string> names = {};    // of the parameters, for messages; empty: "param.0", ...
+  bool couple_lr_rho = true;              // lr_rho acts as lr_rho * lr / initial_lr
+  std::optional<double> initial_lr = {};  // get_lr() when the group came to its optimizer
 };
 
 // The side of the options that the optimizer works with, whatever its rule.
