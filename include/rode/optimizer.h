@@ -134,9 +134,24 @@ class Optimizer {
   // bound costs a comparison, so callers need not look for changes themselves.
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
-  // A parameter with what is bound to it; of a tied entry, the one that is stepped.
-  const Parameter& parameter(std::size_t index) const;
-  std::size_t parameter_count() const;
+  // The same for memory that has the parameter's shape. Inline, because adapters bind every
+  // parameter at every step, and most of them have not moved.
+  void bind_grad(std::size_t index, const void* data, DType dtype) {
+    if (index < parameters_.size()) {
+      const ConstTensorView& own = parameters_[index].grad;
+      if (data == own.data && (data == nullptr || dtype == own.dtype)) return;
+    }
+    rebind_grad(index, data, dtype);
+  }
+  void bind_value(std::size_t index, void* data, DType dtype) {
+    if (index < parameters_.size()) {
+      const TensorView& own = parameters_[index].value;
+      if (data == own.data && dtype == own.dtype) return;
+    }
+    rebind_value(index, data, dtype);
+  }
+  // In the order given, over all groups, with what is bound now.
+  std::span<const Parameter> parameters() const { return parameters_; }
 
   // Changes a live option of a parameter group: rates, decays, momentum. `method` has the options
   // as given here: how other rates follow lr (RateCoupling) does not show in it.
@@ -180,7 +195,12 @@ class Optimizer {
 
  private:
   struct Impl;
+
+  void rebind_grad(std::size_t index, const void* data, DType dtype);
+  void rebind_value(std::size_t index, void* data, DType dtype);
+
   std::unique_ptr<Impl> impl_;
+  std::span<const Parameter> parameters_;  // of impl_
 };
 
 // One state tensor that a parameter would have.

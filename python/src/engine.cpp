@@ -3,6 +3,7 @@
 #include "engine.h"
 
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <nanobind/stl/string.h>
@@ -122,6 +123,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
 
 bool Engine::follow_values(const nb::list& groups) {
   if (groups.size() != sizes_.size()) return false;
+  const std::span<const Parameter> parameters = optimizer_->parameters();
   std::size_t index = 0;
   for (std::size_t g = 0; g < sizes_.size(); ++g) {
     const nb::object group = groups[g];
@@ -129,14 +131,14 @@ bool Engine::follow_values(const nb::list& groups) {
     for (const nb::handle tensor : nb::borrow<nb::list>(group)) {
       const Slot& slot = slots_[index];
       if (tensor.ptr() != slot.tensor) return false;
-      const TensorView& bound = optimizer_->parameter(index).value;
+      const TensorView& bound = parameters[index].value;
       const TensorInfo info = reader_.read(tensor, bound.shape);
       if (info.plain == slot.copied) return false;
       if (!slot.copied) {
         if (info.dtype != bound.dtype || info.device != device_) return false;
         // It may have moved to another device, which is not known then.
         if (!reader_.reads_device() && pointer(info.address) != bound.data) return false;
-        optimizer_->bind_value(index, {pointer(info.address), bound.shape, bound.dtype});
+        optimizer_->bind_value(index, pointer(info.address), bound.dtype);
       }
       ++index;
     }
@@ -145,6 +147,7 @@ bool Engine::follow_values(const nb::list& groups) {
 }
 
 std::vector<std::size_t> Engine::follow_grads() {
+  const std::span<const Parameter> parameters = optimizer_->parameters();
   std::vector<std::size_t> others;
   lacks_grads_ = false;
   grads_.clear();
@@ -153,13 +156,12 @@ std::vector<std::size_t> Engine::follow_grads() {
     if (!grad.is_valid()) throw nb::python_error();
     if (grad.is_none()) {
       lacks_grads_ = true;
-      optimizer_->bind_grad(i, {});
+      optimizer_->bind_grad(i, nullptr, DType::f32);
       continue;
     }
-    const Shape& shape = optimizer_->parameter(i).value.shape;
-    const TensorInfo info = reader_.read(grad, shape);
+    const TensorInfo info = reader_.read(grad, parameters[i].value.shape);
     if (info.plain && info.device == device_) {
-      optimizer_->bind_grad(i, {pointer(info.address), shape, info.dtype});
+      optimizer_->bind_grad(i, pointer(info.address), info.dtype);
       grads_.push_back(std::move(grad));
     } else {
       others.push_back(i);
@@ -169,8 +171,7 @@ std::vector<std::size_t> Engine::follow_grads() {
 }
 
 void Engine::bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype) {
-  const Shape& shape = optimizer_->parameter(index).value.shape;
-  optimizer_->bind_grad(index, {pointer(address), shape, parse_dtype(dtype)});
+  optimizer_->bind_grad(index, pointer(address), parse_dtype(dtype));
 }
 
 void Engine::set_number(std::size_t group, std::string_view key, double value) {

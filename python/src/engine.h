@@ -70,7 +70,7 @@ class Engine {
   const Optimizer& optimizer() const { return *optimizer_; }
 
  private:
-  // What only Python knows of a parameter; the rest is optimizer().parameter(index).
+  // What only Python knows of a parameter; the rest is optimizer().parameters()[index].
   struct Slot {
     PyObject* tensor = nullptr;  // kept alive by the caller
     bool copied = false;         // not plain: the engine steps a copy

@@ -92,7 +92,7 @@ TensorReader::TensorReader(nb::object exchange, nb::object float32, nb::object b
 TensorInfo TensorReader::read(nb::handle tensor, const Shape& shape) const {
   const TensorInfo info =
       table_ != nullptr ? read_table(tensor, shape) : read_methods(tensor, shape);
-  if (PyErr_Occurred() != nullptr) PyErr_Clear();  // sparse, or a tensor only by name: not plain
+  if (!info.plain) PyErr_Clear();  // sparse, or a tensor only by name
   return info;
 }
 

@@ -31,7 +31,8 @@ void check_multiplier(std::string_view operation, double multiplier) {
 }  // namespace
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, EngineOptions engine)
-    : impl_(std::make_unique<Impl>(std::move(groups), std::move(engine))) {}
+    : impl_(std::make_unique<Impl>(std::move(groups), std::move(engine))),
+      parameters_(impl_->parameters) {}
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, Method method, Routing routing,
                      EngineOptions engine)
@@ -77,18 +78,30 @@ void Optimizer::send_options() {
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {
-  impl_->bind_grad(impl_->slot_at(index), grad);
+  Impl::Slot& slot = impl_->slot_at(index);
+  check_grad(slot.parameter, grad);
+  bind_grad(index, grad.data, grad.dtype);
 }
 
 void Optimizer::bind_value(std::size_t index, TensorView value) {
-  impl_->bind_value(impl_->slot_at(index), value);
+  Impl::Slot& slot = impl_->slot_at(index);
+  check_moved(slot.parameter, value);
+  bind_value(index, value.data, value.dtype);
 }
 
-const Parameter& Optimizer::parameter(std::size_t index) const {
-  return impl_->slot_at(index).parameter;
+void Optimizer::rebind_grad(std::size_t index, const void* data, DType dtype) {
+  Impl::Slot& slot = impl_->slot_at(index);
+  const ConstTensorView grad{data, slot.parameter.value.shape, dtype};
+  check_grad(slot.parameter, grad);
+  impl_->bind_grad(slot, grad);
 }
 
-std::size_t Optimizer::parameter_count() const { return impl_->slots.size(); }
+void Optimizer::rebind_value(std::size_t index, void* data, DType dtype) {
+  Impl::Slot& slot = impl_->slot_at(index);
+  const TensorView value{data, slot.parameter.value.shape, dtype};
+  check_moved(slot.parameter, value);
+  impl_->bind_value(slot, value);
+}
 
 void Optimizer::set_option(std::size_t group, std::string_view key, std::string_view value) {
   Impl::Group& target = impl_->group_at(group);

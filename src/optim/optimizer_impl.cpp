@@ -31,20 +31,6 @@ void check_value(const Parameter& p) {
   }
 }
 
-void check_grad(const Parameter& p, const ConstTensorView& grad) {
-  if (grad.data == nullptr) return;
-  if (!(grad.shape == p.value.shape)) {
-    throw Error(ErrorKind::shape, "gradient",
-                fmt::format("gradient of '{}' has shape {}; the parameter has {}", p.name,
-                            to_string(grad.shape), to_string(p.value.shape)));
-  }
-  if (grad.dtype != DType::f32 && grad.dtype != DType::bf16) {
-    throw Error(ErrorKind::dtype, "gradient",
-                fmt::format("gradient of '{}' is {}; gradients must be F32 or BF16", p.name,
-                            to_string(grad.dtype)));
-  }
-}
-
 // The rule as it acts, with the rates that follow lr.
 std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
   std::shared_ptr<const Rule> rule = method.rule();
@@ -61,6 +47,31 @@ std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& cou
 
 }  // namespace
 
+void check_grad(const Parameter& p, const ConstTensorView& grad) {
+  if (grad.data == nullptr) return;
+  if (!(grad.shape == p.value.shape)) {
+    throw Error(ErrorKind::shape, "gradient",
+                fmt::format("gradient of '{}' has shape {}; the parameter has {}", p.name,
+                            to_string(grad.shape), to_string(p.value.shape)));
+  }
+  if (grad.dtype != DType::f32 && grad.dtype != DType::bf16) {
+    throw Error(ErrorKind::dtype, "gradient",
+                fmt::format("gradient of '{}' is {}; gradients must be F32 or BF16", p.name,
+                            to_string(grad.dtype)));
+  }
+}
+
+void check_moved(const Parameter& p, const TensorView& value) {
+  if (value.shape == p.value.shape && value.dtype == p.value.dtype &&
+      (value.data != nullptr || value.numel() == 0)) {
+    return;
+  }
+  throw Error(ErrorKind::shape, "bind",
+              fmt::format("new memory of '{}' is {} {}; it must be {} {} as before, and not null",
+                          p.name, to_string(value.dtype), to_string(value.shape),
+                          to_string(p.value.dtype), to_string(p.value.shape)));
+}
+
 Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     : engine(std::move(options)) {
   if (engine.threads < 0) {
@@ -69,18 +80,19 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   }
   const BackendOptions wanted{engine.threads, engine.batched, engine.stream, engine.cuda_products};
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
-  std::vector<Parameter> all;
   for (ParameterGroup& group : given) {
     groups.push_back(
-        {group.method, group.coupling, nullptr, {}, all.size(), group.parameters.size()});
-    for (Parameter& p : group.parameters) all.push_back(std::move(p));
+        {group.method, group.coupling, nullptr, {}, parameters.size(), group.parameters.size()});
+    for (Parameter& p : group.parameters) parameters.push_back(std::move(p));
   }
-  for (const Parameter& p : all) {
+  for (const Parameter& p : parameters) {
     check_value(p);
     check_grad(p, p.grad);
   }
-  check_across_groups(all);
-  for (std::size_t i = 0; i < all.size(); ++i) slots.push_back({std::move(all[i]), i, false, {}});
+  check_across_groups();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    slots.push_back({parameters[i], i, false, {}, {}});
+  }
   for (std::size_t g = 0; g < groups.size(); ++g) build(groups[g], given[g].routing);
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
@@ -89,19 +101,19 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
 }
 
 // Names and memory must be distinct over all groups; tied weights stay in one of them.
-void Optimizer::Impl::check_across_groups(const std::vector<Parameter>& all) const {
+void Optimizer::Impl::check_across_groups() const {
   const auto group_of = [&](std::size_t index) {
     std::size_t g = 0;
     while (index >= groups[g].first + groups[g].count) ++g;
     return g;
   };
-  for (const RoutedParameter& entry : route_parameters(all, {Route::rest, {}})) {
+  for (const RoutedParameter& entry : route_parameters(parameters, {Route::rest, {}})) {
     for (const std::size_t other : entry.tied) {
       if (group_of(entry.index) == group_of(other)) continue;
       throw Error(ErrorKind::invalid_argument, "parameters",
                   fmt::format("'{}' and '{}' are the same memory in two groups and would be "
                               "stepped twice; put it into one group",
-                              all[entry.index].name, all[other].name));
+                              parameters[entry.index].name, parameters[other].name));
     }
   }
 }
@@ -145,6 +157,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
 // One weight has one gradient: whichever entry brought it, but not two different ones.
 void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   slots[other].owner = owner;
+  slots[owner].tied.push_back(other);
   ConstTensorView& grad = slots[owner].parameter.grad;
   const ConstTensorView& further = slots[other].parameter.grad;
   if (further.data == nullptr) return;
@@ -157,14 +170,7 @@ void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   grad = further;
 }
 
-// The only place that decides whether something moved.
 void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
-  const ConstTensorView& own = slot.parameter.grad;
-  if (grad.data == own.data &&
-      (grad.data == nullptr || (grad.dtype == own.dtype && grad.shape == own.shape))) {
-    return;
-  }
-  check_grad(slot.parameter, grad);
   changed = true;
   slot.parameter.grad = grad;
   point_at_grad(slot);
@@ -172,6 +178,7 @@ void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
 
 void Optimizer::Impl::point_at_grad(Slot& slot) {
   const ConstTensorView& grad = slot.parameter.grad;
+  for (const std::size_t other : slot.tied) parameters[other].grad = grad;
   for (JobBase* job : slot.jobs) {
     job->grad.dtype = grad.dtype;
     job->grad.data = grad.data == nullptr
@@ -182,17 +189,9 @@ void Optimizer::Impl::point_at_grad(Slot& slot) {
 }
 
 void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
-  Parameter& p = slot.parameter;
-  if (!(value.shape == p.value.shape) || value.dtype != p.value.dtype ||
-      (value.data == nullptr && value.numel() > 0)) {
-    throw Error(ErrorKind::shape, "bind",
-                fmt::format("new memory of '{}' is {} {}; it must be {} {} as before, and not null",
-                            p.name, to_string(value.dtype), to_string(value.shape),
-                            to_string(p.value.dtype), to_string(p.value.shape)));
-  }
-  if (value.data == p.value.data) return;
   changed = true;
-  p.value = value;
+  slot.parameter.value = value;
+  for (const std::size_t other : slot.tied) parameters[other].value = value;
   for (JobBase* job : slot.jobs) {
     job->weight.data = static_cast<std::byte*>(value.data) +
                        static_cast<std::size_t>(job->offset) * size_of(value.dtype);

@@ -16,6 +16,10 @@
 
 namespace rode {
 
+// Throw where a parameter cannot have this gradient, or its weights cannot be there.
+void check_grad(const Parameter& p, const ConstTensorView& grad);
+void check_moved(const Parameter& p, const TensorView& value);
+
 struct Optimizer::Impl {
   struct Group {
     Method method;  // as set; the rates that follow lr act by `coupling`
@@ -25,17 +29,18 @@ struct Optimizer::Impl {
     std::size_t first = 0;                // index of the group's first parameter
     std::size_t count = 0;
   };
-  struct Slot {  // one parameter as given
-    Parameter parameter;
-    std::size_t owner = 0;  // itself, or the entry it is tied to
-    bool stepped = false;
+  struct Slot {            // one parameter as given
+    Parameter& parameter;  // of `parameters`
+    std::size_t owner;     // itself, or the entry it is tied to
+    bool stepped;
     std::vector<JobBase*> jobs;
+    std::vector<std::size_t> tied;  // further entries of its memory: they show what it is bound to
   };
 
   Impl(std::vector<ParameterGroup> given, EngineOptions options);
 
   // Construction.
-  void check_across_groups(const std::vector<Parameter>& all) const;
+  void check_across_groups() const;
   void build(Group& group, const Routing& routing);
   void tie(std::size_t owner, std::size_t other);
 
@@ -44,7 +49,7 @@ struct Optimizer::Impl {
   Group& group_at(std::size_t index);
   void bind_grad(Slot& slot, const ConstTensorView& grad);
   void bind_value(Slot& slot, const TensorView& value);
-  static void point_at_grad(Slot& slot);
+  void point_at_grad(Slot& slot);
 
   // Takes options and coupling of a group, or throws and leaves those before.
   void set_rule(Group& group, Method method, const RateCoupling& coupling);
@@ -63,6 +68,7 @@ struct Optimizer::Impl {
 
   EngineOptions engine;
   std::unique_ptr<Backend> backend;
+  std::vector<Parameter> parameters;  // bound memory included; its place does not change
   std::vector<Slot> slots;
   std::vector<Group> groups;
   std::vector<std::unique_ptr<ParameterState>> states;

@@ -217,7 +217,7 @@ TEST(DeferredSteps, BindingWhatIsBoundTellsTheDeviceNothing) {
   run.step(0);
   if (test::refreshes_of_stand_in == 0) GTEST_SKIP() << "only the stand-in counts";
   rode::Optimizer& optimizer = *run.optimizer;
-  const Parameter bound = optimizer.parameter(0);
+  const Parameter bound = optimizer.parameters()[0];
   const int before = test::refreshes_of_stand_in;
   optimizer.bind_value(0, bound.value);
   optimizer.bind_grad(0, bound.grad);

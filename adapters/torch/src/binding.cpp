@@ -221,7 +221,7 @@ bool EngineOptimizer::Binding::follow(
     if (groups[g].params().size() != sizes_[g]) return false;
     for (const at::Tensor& p : groups[g].params()) {
       const Slot& slot = slots_[index];
-      const TensorView& bound = engine_->parameter(index).value;
+      const TensorView& bound = engine_->parameters()[index].value;
       const bool same = p.is_same(slot.parameter) && engine_dtype(p.scalar_type()) == bound.dtype &&
                         p.device() == device_ && p.is_contiguous() != slot.copy.defined() &&
                         shape_of(p) == bound.shape;
@@ -236,9 +236,7 @@ bool EngineOptimizer::Binding::follow(
           if (!tensor.is_same(*own++)) return false;
         }
       }
-      if (!slot.copy.defined()) {
-        engine_->bind_value(index, {p.data_ptr(), bound.shape, bound.dtype});
-      }
+      if (!slot.copy.defined()) engine_->bind_value(index, p.data_ptr(), bound.dtype);
       ++index;
     }
   }
@@ -250,7 +248,7 @@ void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
     const Slot& slot = slots_[i];
     at::Tensor grad = slot.parameter.grad();
     if (!grad.defined()) {
-      engine_->bind_grad(i, {});
+      engine_->bind_grad(i, nullptr, DType::f32);
       continue;
     }
     if (grad.layout() != at::kStrided || grad.device() != device_ ||
@@ -262,8 +260,7 @@ void EngineOptimizer::Binding::follow_grads(std::vector<at::Tensor>& kept) {
     }
     if (!is_stepped(grad.scalar_type())) grad = grad.detach().to(at::kFloat);
     if (!grad.is_contiguous()) grad = grad.detach().contiguous();
-    engine_->bind_grad(
-        i, {grad.data_ptr(), engine_->parameter(i).value.shape, stepped_dtype(grad.scalar_type())});
+    engine_->bind_grad(i, grad.data_ptr(), stepped_dtype(grad.scalar_type()));
     kept.push_back(std::move(grad));
   }
 }
@@ -299,7 +296,7 @@ void EngineOptimizer::Binding::step(double multiplier) {
 void EngineOptimizer::Binding::write_back() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    if (engine_->parameter(i).grad.data == nullptr) continue;  // left alone
+    if (engine_->parameters()[i].grad.data == nullptr) continue;  // left alone
     if (slot.copy.defined()) slot.parameter.copy_(slot.copy);
     // Autograd must see that weights changed, though no torch operation wrote them.
     ::torch::autograd::impl::bump_version(slot.parameter);

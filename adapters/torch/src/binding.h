@@ -34,7 +34,7 @@ class EngineOptimizer::Binding {
   bool captured() const { return captured_; }
 
  private:
-  // What only torch knows of a parameter; the rest is engine().parameter(index).
+  // What only torch knows of a parameter; the rest is engine().parameters()[index].
   struct Slot {
     std::string name;
     at::Tensor parameter;
