@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The commands of the project; `make help` lists them. Each does the set-up it needs by itself.
+# The commands of the project; `make help` lists them. Each does its own setup.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -36,7 +36,7 @@ test: ## build and run every test
 	@tools/setup.sh --peers
 	@tools/test.sh ci
 
-# LibTorch is that of .venv.
+# LibTorch comes from .venv.
 .PHONY: lab
 lab: ## build the command line that trains, build/lab/bin/rode
 	@tools/build_lab.sh
@@ -47,14 +47,14 @@ demo: lab ## train a small decoder with four optimizers, three seeds each, and c
 	@build/lab/bin/rode compare --task tiny-lm --optimizers rode,rode-snr,muon-rms,adamw \
 	  --seeds 3 --jobs 2 --threads 1 --out build/demo --overwrite
 
-# AUTO: with CUDA where nvcc is, and the PyTorch in .venv has CUDA.
+# AUTO: with CUDA if nvcc is found and the PyTorch in .venv has CUDA.
 .PHONY: python
 python: build setup ## install the Python package into .venv and run its tests
 	@mkdir -p build/reports/python
 	@RODE_WITH_CUDA=$${RODE_WITH_CUDA:-AUTO} RODE_BIN=$(CURDIR)/build/bin/rode \
 	  tools/test_python.sh build/reports/python/python.xml
 
-# nvcc may lie outside of PATH: CMake takes it from CUDACXX.
+# nvcc may be outside PATH: CMake takes it from CUDACXX.
 .PHONY: cuda
 cuda: ## build with CUDA, build/cuda/bin/rode; PRESET=cuda-all for more chips than H100, H200
 	@tools/setup.sh --cuda
@@ -62,7 +62,7 @@ cuda: ## build with CUDA, build/cuda/bin/rode; PRESET=cuda-all for more chips th
 	@test -x build/$(PRESET)/bin/rode
 
 .PHONY: cuda-test
-cuda-test: ## build with CUDA and run the C++ tests on the GPU; skipped where there is none
+cuda-test: ## build with CUDA and run the C++ tests on the GPU; skipped if there is none
 	@tools/setup.sh --cuda
 	@tools/test.sh cuda
 
@@ -74,7 +74,7 @@ asan: setup ## run the C++ tests under AddressSanitizer and UndefinedBehaviorSan
 tsan: setup ## run the C++ tests under ThreadSanitizer
 	@tools/test.sh tsan
 
-# The build system does not see a changed configuration: start afresh with it.
+# The build system does not notice a changed configuration: start from scratch.
 build/tidy/.configured: .clang-tidy python/requirements-dev.txt python/requirements-torch.txt
 	rm -rf build/tidy
 	mkdir -p build/tidy

@@ -4,9 +4,8 @@
 Usage: lab_throughput.py --lab-step build/cuda/bin/bench_lab_step [--out FILE] [--eager]
 
 The peer is a plain module under bf16 autocast and torch.compile, with torch's fused AdamW; fp32
-parameters, 128 x 512 tokens a step, tied head. Ours is timed before and after it, because a
-GPU's clock moves with its temperature. One JSON object: medians in milliseconds, tokens a
-second, ratios.
+parameters, 128 x 512 tokens per step, tied head. Ours is timed before and after it, because a
+GPU's clock moves with its temperature. One JSON object: medians in ms, tokens per second, ratios.
 """
 
 import argparse

@@ -13,7 +13,7 @@ import rode
 
 
 class Counting(torch.utils.data.Dataset):
-    """Sequences that count up from a start: easily learnt, without a download."""
+    """Sequences that count up from a start: easy to learn, without a download."""
 
     def __len__(self) -> int:
         return 64
@@ -36,7 +36,7 @@ def main(steps: int = 40) -> tuple[float, float]:
     )
     model = transformers.GPT2LMHeadModel(config)
     # The factory gets the model: Conv1D's weights are recognised as transposed, and the head is
-    # tied to the embedding. Of the class alone Trainer makes an optimizer of bare tensors.
+    # tied to the embedding. Given only the class, Trainer builds an optimizer from bare tensors.
     optimizer = (rode.trainer_factory(rode.RODE), {"lr": 1e-2, "lr_rest": 1e-2})
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
@@ -52,7 +52,7 @@ def main(steps: int = 40) -> tuple[float, float]:
         trainer = transformers.Trainer(
             model, arguments, train_dataset=Counting(), optimizer_cls_and_kwargs=optimizer
         )
-        trainer.train()  # resume_from_checkpoint=True goes on after an interruption
+        trainer.train()  # resume_from_checkpoint=True continues after an interruption
         losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     losses = [float(loss) for loss in losses]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")

@@ -38,7 +38,7 @@ std::string command_path(const CLI::App& command) {
   return parent == nullptr ? "rode" : command_path(*parent) + " " + command.get_name();
 }
 
-// CLI11 first says what is required and absent; a word it does not know tells more.
+// CLI11 first reports what is required and absent; an unknown word is more helpful.
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = parsed_command(app);
   const std::vector<std::string> left = command.remaining();
@@ -63,7 +63,7 @@ void hint_at_skipping(const CLI::App& app) {
   if (flag == nullptr || flag->as<std::string>() == "skip") return;
   fmt::print(stderr,
              "rode: hint: '--on-non-finite skip' leaves a parameter whose gradient holds NaN or "
-             "Inf as it is and steps the others\n");
+             "Inf unchanged and updates the others\n");
 }
 
 int wrong_usage(const CLI::App& app, std::string_view message) {
@@ -102,8 +102,8 @@ int run(CLI::App& app, int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   CLI::App app{
-      "rode: optimizers for neural-network training that learn the radius and the direction of\n"
-      "every weight matrix by rules of their own, with the baselines they are compared to.",
+      "rode: optimizers for neural-network training that update the radius and the direction of\n"
+      "every weight matrix by separate rules, with the baselines they are compared with.",
       "rode"};
   app.set_version_flag("--version", fmt::format("rode {}", rode::version()));
   app.require_subcommand(1);
@@ -123,6 +123,6 @@ int main(int argc, char** argv) try {
     return kFailed;
   }
   return code;
-} catch (...) {  // only where not even a message could be made
+} catch (...) {  // only if not even a message could be formatted
   return kFailed;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rode optimizers`: every optimizer with its options, defaults and bytes of state.
+// `rode optimizers`: every optimizer with its options, defaults and state bytes.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -163,9 +163,9 @@ void run(const OptimizersArguments& arguments) {
 void add_optimizers_command(CLI::App& app) {
   const auto arguments = std::make_shared<OptimizersArguments>();
   CLI::App* command =
-      app.add_subcommand("optimizers", "List the optimizers: options, defaults, bytes of state");
+      app.add_subcommand("optimizers", "List the optimizers: options, defaults, state bytes");
   const CLI::Option* shapes = command->add_option(
-      "--shapes", arguments->shapes, fmt::format("Bytes of state for this model: {}", kShapesHelp));
+      "--shapes", arguments->shapes, fmt::format("State bytes for this model: {}", kShapesHelp));
   const CLI::Option* name = command->add_option("--name", arguments->name,
                                                 "Only this optimizer, with every option explained");
   command->add_flag("--json", arguments->json, "Print JSON");

@@ -170,7 +170,7 @@ class EngineOptimizer(Groups):
         self._seen[index] = list(group.values()) if fixed else None
 
     def _send_options(self, binding: Binding) -> bool:
-        """Tells the engine what has changed in the groups; False: it must be built anew."""
+        """Sends changes in the groups to the engine; False: it must be rebuilt."""
         for index, group in enumerate(self.param_groups):
             seen, values = self._seen[index], list(group.values())
             scheduled = False

@@ -41,7 +41,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part, the very tensor: a plain one is its own."""
     if not is_dtensor(tensor):
         return tensor
-    part = tensor._local_tensor  # to_local() makes a view anew every time
+    part = tensor._local_tensor  # to_local() makes a new view every time
     wait = getattr(part, "wait", None)  # a collective on its way
     own: torch.Tensor = part if wait is None else wait()
     return own

@@ -56,7 +56,7 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::unique_ptr<Buffer> allocate(std::size_t bytes) = 0;
-  // The same over memory of the caller's, which is neither zeroed nor freed.
+  // The same on caller-owned memory, which is neither zeroed nor freed.
   virtual std::unique_ptr<Buffer> adopt(void* memory, std::size_t bytes) = 0;
 
   // *out = ||W||, for state that starts from the weights; `out` lies in a Buffer.
@@ -70,7 +70,7 @@ class Backend {
   virtual std::size_t workspace_bytes() const = 0;
 
   // Pointers, gradient types, `active` or constants of jobs have changed since the last
-  // step. A graph of the caller's that holds a step sees new constants; its pointers, types and
+  // step. A caller's graph that contains a step sees new constants; its pointers, types and
   // flags are those of its capture.
   virtual void refresh(JobList& jobs) = 0;
   // Measures every active job, gates, and steps those that pass. A deferred backend only

@@ -18,7 +18,7 @@ class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
       append_rates(f, "decoupled");
       f.push_back(number("eps", &O::eps, more_than(0), "added to the squared gradient"));
       f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
-                         "greatest root mean square of an update"));
+                         "largest root mean square of an update"));
       f.push_back(
           number("decay_rate", &O::decay_rate, less_than(0), "exponent of the averages' decay"));
       append_rates_of_rest(f, "decoupled");

@@ -18,7 +18,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
       append_rates(f, "decoupled");
       f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
-      f.push_back(boolean("maximize", &O::maximize, "climb: the gradient counts negated"));
+      f.push_back(boolean("maximize", &O::maximize, "maximize the objective: negate the gradient"));
       append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;

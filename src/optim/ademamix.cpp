@@ -21,7 +21,7 @@ class AdEMAMixRule final : public ElementOptimizer<AdEMAMixRule, AdEMAMixOptions
       f.push_back(number("alpha", &O::alpha, at_least(0), "weight of the slow momentum"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(integer("warmup_steps", &O::warmup_steps, 0, 1000000000,
-                          "of alpha and the slow average; 0: off"));
+                          "warm-up of alpha and the slow average; 0: off"));
       append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;

@@ -36,8 +36,8 @@ void add_element_job(JobList& jobs, const Subject& subject, const StateSlots& st
   job.step = static_cast<std::int64_t*>(state.find("step"));
 }
 
-// The rest takes the same rule with rates of its own. `Derived` provides, beside what TypedRule
-// asks for,
+// The rest uses the same rule with its own rates. `Derived` provides, besides what TypedRule
+// requires,
 //   static Element::Constants constants(const Options&, double lr, double weight_decay);
 template <class Derived, class Options, class Element>
 class ElementOptimizer : public TypedRule<Derived, Options> {

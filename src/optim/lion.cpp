@@ -17,7 +17,7 @@ class LionRule final : public ElementOptimizer<LionRule, LionOptions, rules::Lio
       std::vector<OptionField<O>> f;
       append_rates(f, "decoupled");
       f.push_back(numbers("betas", &O::betas, unit_interval(),
-                          "of the interpolation that is stepped along, and of the average"));
+                          "of the interpolation that gives the update, and of the average"));
       append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;

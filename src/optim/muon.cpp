@@ -22,15 +22,17 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "decoupled decay of the matrices, by the unscaled rate"));
-      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the averaged gradient"));
+      f.push_back(number("momentum", &O::momentum, unit_interval(),
+                         "weight of the old buffer in the averaged gradient"));
       f.push_back(boolean("nesterov", &O::nesterov, "look-ahead"));
       append_newton_schulz(f);
       append_normalize(f);
-      f.push_back(number("eps", &O::eps, at_least(0), "least norm the momentum is divided by"));
+      f.push_back(
+          number("eps", &O::eps, at_least(0), "smallest norm by which the momentum is divided"));
       f.push_back(choice("scale", &O::scale, {"original", "rms"},
                          "sqrt(max(1, m/n)), or 0.2 sqrt(max(m, n))"));
       f.push_back(choice("constraint", &O::constraint, {"none", "normproj", "hyperball"},
-                         "norm of each matrix: free, projected back, or MuonH"));
+                         "norm of each matrix: free, projected to its initial value, or MuonH"));
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);

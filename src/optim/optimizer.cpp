@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's public face: step, options, state, diagnostics.
+// The driver's public functions: step, options, state, diagnostics.
 #include "rode/optimizer.h"
 
 #include <algorithm>
@@ -108,7 +108,7 @@ void Optimizer::set_option(std::size_t group, std::string_view key, std::string_
   for (const OptionInfo& info : target.method.options()) {
     if (info.key == key && !info.live) {
       throw Error(ErrorKind::invalid_argument, target.method.name(),
-                  fmt::format("option '{}' is fixed at construction; make a new optimizer and "
+                  fmt::format("option '{}' is fixed at construction; create a new optimizer and "
                               "load the state into it",
                               key));
     }
@@ -121,7 +121,7 @@ void Optimizer::set_option(std::size_t group, std::string_view key, double value
   Impl::Group& target = impl_->group_at(group);
   std::shared_ptr<const Rule> rule = target.method.rule()->with_number(key, value);
   if (rule == nullptr) {
-    set_option(group, key, fmt::format("{}", value));  // or says why not
+    set_option(group, key, fmt::format("{}", value));  // or throws with the reason
     return;
   }
   impl_->set_rule(target, Method(std::move(rule)), target.coupling);
@@ -192,7 +192,7 @@ void Optimizer::load(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool complete) {
-  std::int64_t steps = steps_done();  // kept where the file does not say
+  std::int64_t steps = steps_done();  // kept if the file does not say
   const auto saved = file.metadata().find(std::string(kStepKey));
   if (saved != file.metadata().end()) {
     const std::string& text = saved->second;
@@ -209,7 +209,7 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
   if (has_state && saver != file.metadata().end() && saver->second != impl_->families()) {
     throw Error(ErrorKind::state_mismatch, "load state",
                 fmt::format("the file was saved by '{}', but the optimizer here is '{}'; state of "
-                            "one has another meaning for the other, even under equal names",
+                            "one has a different meaning for the other, even under equal names",
                             saver->second, impl_->families()));
   }
   std::vector<const ParameterState*> states;

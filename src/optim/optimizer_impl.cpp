@@ -11,7 +11,8 @@
 namespace rode {
 namespace {
 
-// Variants of one optimizer may exchange state; between others equal keys mean other things.
+// Variants of one optimizer may exchange state; between different optimizers equal keys differ in
+// meaning.
 std::string_view family(std::string_view name) {
   for (const std::string_view stem : {"rode", "muon"}) {
     if (name.starts_with(stem)) return stem;
@@ -22,7 +23,7 @@ std::string_view family(std::string_view name) {
 void check_value(const Parameter& p) {
   if (p.value.dtype != DType::f32 && p.value.dtype != DType::bf16) {
     throw Error(ErrorKind::dtype, "parameters",
-                fmt::format("parameter '{}' is {}; weights must be F32 or BF16", p.name,
+                fmt::format("parameter '{}' is {}; expected F32 or BF16", p.name,
                             to_string(p.value.dtype)));
   }
   if (p.value.data == nullptr && p.value.numel() > 0) {
@@ -51,13 +52,13 @@ void check_grad(const Parameter& p, const ConstTensorView& grad) {
   if (grad.data == nullptr) return;
   if (!(grad.shape == p.value.shape)) {
     throw Error(ErrorKind::shape, "gradient",
-                fmt::format("gradient of '{}' has shape {}; the parameter has {}", p.name,
+                fmt::format("gradient of '{}' has shape {}; expected {} like the parameter", p.name,
                             to_string(grad.shape), to_string(p.value.shape)));
   }
   if (grad.dtype != DType::f32 && grad.dtype != DType::bf16) {
-    throw Error(ErrorKind::dtype, "gradient",
-                fmt::format("gradient of '{}' is {}; gradients must be F32 or BF16", p.name,
-                            to_string(grad.dtype)));
+    throw Error(
+        ErrorKind::dtype, "gradient",
+        fmt::format("gradient of '{}' is {}; expected F32 or BF16", p.name, to_string(grad.dtype)));
   }
 }
 
@@ -67,7 +68,7 @@ void check_moved(const Parameter& p, const TensorView& value) {
     return;
   }
   throw Error(ErrorKind::shape, "bind",
-              fmt::format("new memory of '{}' is {} {}; it must be {} {} as before, and not null",
+              fmt::format("new memory of '{}' is {} {}; expected {} {} as before, and not null",
                           p.name, to_string(value.dtype), to_string(value.shape),
                           to_string(p.value.dtype), to_string(p.value.shape)));
 }
@@ -97,10 +98,10 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
   for (Slot& slot : slots) point_at_grad(slot);
-  engine.state_memory = {};  // what it holds on to may hold on to this optimizer
+  engine.state_memory = {};  // its captures may keep this optimizer alive
 }
 
-// Names and memory must be distinct over all groups; tied weights stay in one of them.
+// Names and memory must be distinct over all parameter groups; tied weights stay in one of them.
 void Optimizer::Impl::check_across_groups() const {
   const auto group_of = [&](std::size_t index) {
     std::size_t g = 0;
@@ -111,8 +112,8 @@ void Optimizer::Impl::check_across_groups() const {
     for (const std::size_t other : entry.tied) {
       if (group_of(entry.index) == group_of(other)) continue;
       throw Error(ErrorKind::invalid_argument, "parameters",
-                  fmt::format("'{}' and '{}' are the same memory in two groups and would be "
-                              "stepped twice; put it into one group",
+                  fmt::format("'{}' and '{}' share memory in two parameter groups and would be "
+                              "updated twice; put it into one group",
                               parameters[entry.index].name, parameters[other].name));
     }
   }
@@ -154,7 +155,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   }
 }
 
-// One weight has one gradient: whichever entry brought it, but not two different ones.
+// One weight has one gradient: from any of its entries, but not two different ones.
 void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   slots[other].owner = owner;
   slots[owner].tied.push_back(other);
@@ -163,7 +164,7 @@ void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   if (further.data == nullptr) return;
   if (grad.data != nullptr && (grad.data != further.data || grad.dtype != further.dtype)) {
     throw Error(ErrorKind::invalid_argument, "parameters",
-                fmt::format("'{}' and '{}' are tied but come with two gradients; sum them and pass "
+                fmt::format("'{}' and '{}' are tied but have two gradients; add them and pass "
                             "one",
                             slots[owner].parameter.name, slots[other].parameter.name));
   }
@@ -231,7 +232,7 @@ void Optimizer::Impl::gate_missing() {
                             "set on_missing to skip",
                             p.name));
   }
-  // Only now: until a step is made, the flags are those of the last one.
+  // Only now: until a step is performed, the flags belong to the last one.
   for (Slot& slot : slots) {
     const Parameter& p = slot.parameter;
     const bool active = p.grad.data != nullptr && p.value.numel() > 0;

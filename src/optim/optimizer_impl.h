@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Optimizer holds: parameters as given, groups with their rules, state and jobs.
+// What an Optimizer holds: parameters as given, parameter groups with their rules, state and jobs.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Optimizer::Impl {
   void build(Group& group, const Routing& routing);
   void tie(std::size_t owner, std::size_t other);
 
-  // Binding. `slot_at` follows a tied entry to the one that is stepped.
+  // Binding. `slot_at` maps a tied entry to the one that is updated.
   Slot& slot_at(std::size_t index);
   Group& group_at(std::size_t index);
   void bind_grad(Slot& slot, const ConstTensorView& grad);
@@ -54,16 +54,16 @@ struct Optimizer::Impl {
   // Takes options and coupling of a group, or throws and leaves those before.
   void set_rule(Group& group, Method method, const RateCoupling& coupling);
 
-  // The parts of a step that are not the backend's.
+  // The parts of a step outside the backend.
   void gate_missing();
-  // Fetches what the steps since the last look have left: count, refusal, diagnostics.
+  // Fetches the results of the steps since the last fetch: count, refusal, diagnostics.
   void look();
   Error refusal(const Fetched& now) const;
   Error spoilage(const Fetched& now) const;
   void sum_up();
   void announce();
 
-  // The families of the groups in their order: "rode,adamw".
+  // The families of the parameter groups in order: "rode,adamw".
   std::string families() const;
 
   EngineOptions engine;
@@ -73,11 +73,11 @@ struct Optimizer::Impl {
   std::vector<Group> groups;
   std::vector<std::unique_ptr<ParameterState>> states;
   JobList jobs;
-  // As of the last look.
+  // As of the last fetch.
   std::int64_t steps = 0, refused_steps = 0, spoiled_steps = 0;
-  std::optional<Error> found;  // and not yet thrown by check()
+  std::optional<Error> found;  // not yet thrown by check()
   GlobalDiagnostics global;
-  bool changed = true;  // jobs, since the backend last looked at them
+  bool changed = true;  // jobs, since the backend last read them
   void send_changed() {
     if (changed) backend->refresh(jobs);
     changed = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One table an options struct: it parses, prints, lists and checks every field.
+// One table per options struct: it parses, prints, lists and checks every field.
 #pragma once
 
 #include <array>
@@ -87,7 +87,7 @@ OptionField<O> number(std::string key, double O::* member, OptionRange range, st
       [member](const O& o) { return std::optional(o.*member); }};
 }
 
-// Unset follows another option, and prints as the value it takes from there.
+// If unset, it follows another option and prints that option's value.
 template <class O>
 OptionField<O> optional_number(std::string key, std::optional<double> O::* member,
                                double (*fallback)(const O&), OptionRange range, std::string help) {
@@ -200,8 +200,8 @@ void append_storage(std::vector<OptionField<O>>& fields) {
       {}});
 }
 
-// The rates of an optimizer that steps everything by one rule. `decay` says what a decay is:
-// "decoupled", or "coupled" where it is added to the gradient.
+// The rates of an optimizer with one rule for everything. `decay` says how the decay acts:
+// "decoupled", or "coupled" if it is added to the gradient.
 template <class O>
 void append_rates(std::vector<OptionField<O>>& fields, const std::string& decay) {
   fields.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));

@@ -38,7 +38,7 @@ std::string bounds(const OptionRange& range) {
   return "of any size";
 }
 
-// Nothing is left of it in fp32, though the range excludes zero.
+// It becomes zero in fp32, though the range excludes zero.
 bool vanishes(double value, const OptionRange& range) {
   return range.low_open && range.low == 0 && !(static_cast<float>(value) > 0);
 }
@@ -98,14 +98,14 @@ void parse_numbers(const OptionText& text, std::span<double> out) {
     const std::size_t comma = rest.find(',');
     double value = 0;
     if (!parse(rest.substr(0, comma), value)) {
-      refuse(text, fmt::format("{} numbers with commas between them", out.size()));
+      refuse(text, fmt::format("{} comma-separated numbers", out.size()));
     }
     values.push_back(value);
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
   if (values.size() != out.size()) {
-    refuse(text, fmt::format("{} numbers with commas between them", out.size()));
+    refuse(text, fmt::format("{} comma-separated numbers", out.size()));
   }
   std::ranges::copy(values, out.begin());
 }

@@ -36,9 +36,9 @@ constexpr OptionRange less_than(double high) {
 
 std::string to_string(const OptionRange& range);  // "0 or more", "in [0, 1)"
 
-// Whether a value is in the range and fp32, in which most rules use it, can hold it.
+// Whether a value is in the range and fits fp32, in which most rules use it.
 bool in_range(double value, const OptionRange& range);
-// What a value outside should have been: "a finite number >= 0". `noun`: "a number", ...
+// The expectation for a value outside the range: "a finite number >= 0". `noun`: "a number", ...
 std::string expectation(double value, const OptionRange& range, std::string_view noun);
 
 // All throw Error{invalid_argument} naming optimizer, key, value and what is expected.

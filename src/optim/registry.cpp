@@ -33,17 +33,17 @@ MuonOptions muon_normproj() {
   return options;
 }
 
-// Names that set some options of a struct; each follows its struct's own name.
+// Names that preset some options of a struct; each follows its struct's own name.
 const std::vector<Entry>& presets_of(std::string_view name) {
   static const std::map<std::string_view, std::vector<Entry>> table{
       {"rode",
-       {{"rode-snr", "RODE with its angle damped by the signal-to-noise ratio",
+       {{"rode-snr", "RODE with the angle damped by the signal-to-noise ratio",
          RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
-        {"rode-fixed", "RODE with every radius held at its first value",
+        {"rode-fixed", "RODE with every radius held at its initial value",
          RodeOptions{.lr_rho = 0, .radius = Radius::fixed}}}},
       {"muon",
        {{"muon-rms", "Muon with the RMS-matched scale", muon_rms()},
-        {"muon-normproj", "Muon RMS, each matrix put back to its first norm", muon_normproj()}}},
+        {"muon-normproj", "Muon RMS, each matrix rescaled to its initial norm", muon_normproj()}}},
   };
   static const std::vector<Entry> none;
   const auto found = table.find(name);
@@ -61,7 +61,7 @@ const std::vector<Entry>& entries() {
         out.back().family = name;
       }
     };
-// A type cannot stand in parentheses.
+// A type cannot be in parentheses.
 // NOLINTNEXTLINE(bugprone-macro-parentheses)
 #define RODE_ADD(Class, Options, name, summary) add(name, summary, Options{});
     RODE_FOR_EACH_OPTIMIZER(RODE_ADD)

@@ -28,25 +28,26 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       std::vector<OptionField<O>> f;
       f.push_back(number("lr", &O::lr, at_least(0),
                          "directional rate: angle per norm of the orthogonalised matrix"));
-      f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
-                                  "radial rate; relative where radius = adaptive (then 0.01)"));
+      f.push_back(
+          optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
+                          "radial rate; relative if radius = adaptive (default then 0.01)"));
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
       f.push_back(choice("radius", &O::radius, {"learned", "adaptive", "fixed"},
-                         "how the norm of a matrix moves"));
+                         "how the norm of a matrix changes"));
       f.push_back(choice("direction", &O::direction, {"geodesic", "retraction", "fixed"},
-                         "how the direction moves"));
+                         "how the direction changes"));
       f.push_back(choice("conditioner", &O::conditioner, {"newton_schulz", "none"},
-                         "what shapes the tangent momentum"));
+                         "conditioning of the tangent momentum"));
       f.push_back(choice("reproject", &O::reproject, {"guarded", "every", "final"},
                          "projection inside Newton-Schulz; every: as published, can diverge"));
       append_newton_schulz(f);
       append_normalize(f);
       f.push_back(boolean("nesterov", &O::nesterov, "look-ahead start of the direction"));
       f.push_back(boolean("snr", &O::snr, "damp the angle by the signal-to-noise ratio"));
-      f.push_back(number("snr_min", &O::snr_min, between(0, 1), "lower clamp of that damping"));
+      f.push_back(number("snr_min", &O::snr_min, between(0, 1), "lower bound of that damping"));
       f.push_back(number("floor", &O::floor, unit_interval(),
-                         "least factor by which one step may shrink the radius"));
-      f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it is zero"));
+                         "smallest factor by which one step may shrink the radius"));
+      f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it counts as zero"));
       f.push_back(number("eps_ns", &O::eps_ns, at_least(0),
                          "a tangent momentum at or below it has no direction"));
       f.push_back(text("splits", &O::splits,
@@ -58,7 +59,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
     return table;
   }
 
-  // A preset's rate belongs to its learned radius; another rule starts from its own.
+  // A preset's rate belongs to its learned radius; other radius rules have their own default.
   static void complete(RodeOptions& o, const RodeOptions& before, const Settings& settings) {
     if (o.radius != before.radius && !has_key(settings, "lr_rho")) o.lr_rho.reset();
   }

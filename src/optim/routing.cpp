@@ -163,7 +163,7 @@ std::size_t find_head(std::span<const ModuleInfo> modules) {
                           a, b));
 }
 
-// Merges entries of the same memory; throws on names and memory that conflict.
+// Merges entries with the same memory; throws if names or memory conflict.
 std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
   std::vector<RoutedParameter> out;
   std::map<std::string_view, std::size_t> names;   // to index in `parameters`
@@ -231,7 +231,7 @@ Route group_route(GroupRule rule, Route route, const Method& method) {
   return route;
 }
 
-// Greedy with one remembered '*': linear in practice, never exponential.
+// Greedy, remembering one '*': linear in practice, never exponential.
 bool glob_match(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0, mark = 0;
   std::size_t star = std::string_view::npos;

@@ -131,7 +131,7 @@ std::string slow_average_advice(std::string_view rule, const StorageOptions& sto
     if (1 - beta >= 0x1.0p-8) continue;
     return fmt::format(
         "[{}] state_dtype = bf16 with an average of beta {}: rounded to bf16 it "
-        "stops moving before it has settled; use beta <= {:.4g} or state_dtype=fp32",
+        "stops changing before it has settled; use beta <= {:.4g} or state_dtype=fp32",
         rule, beta, 1 - 0x1.0p-8);
   }
   return {};

@@ -83,7 +83,7 @@ struct MatrixShape {
   std::int64_t fan_in() const { return in_out ? rows : cols; }
 };
 
-// Throws under `rule` where the rank is below 2.
+// Throws in the name of `rule` if the rank is below 2.
 MatrixShape matrix_shape(std::string_view rule, const Subject& subject);
 
 struct Block {
@@ -93,15 +93,15 @@ struct Block {
   std::int64_t first_row = 0;  // of the fan-out
   bool in_out = false;
 };
-// The blocks that option `splits` cuts the parameter into; one where no pattern matches.
+// The blocks into which option `splits` divides the parameter; one if no pattern matches.
 std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
                                  const Subject& subject);
-// Throws where a pattern of `splits` matches none of these matrices.
+// Throws if a pattern of `splits` matches none of these matrices.
 void check_split_names(std::string_view rule, std::string_view splits,
                        const std::vector<std::string>& names);
 
 DType moment_dtype(const StorageOptions& storage);
-// Adds `low_bits` where bf16 weights are kept exactly.
+// Adds `low_bits` if bf16 weights are kept exactly.
 void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
                      const StorageOptions& storage);
 
@@ -122,12 +122,12 @@ rules::AdamW::Constants rest_constants(const Options& o) {
   return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 
-// An average in bf16 stops moving where 1 - beta is below half a unit of its last place;
-// says so, or nothing.
+// An average in bf16 stops changing if 1 - beta is below half a unit in its last place; a warning,
+// or empty.
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 
-// On the CPU there are no fp16 products, and the Gram form is iterated in fp32 alone.
+// The CPU has no fp16 products, and iterates the Gram form only in fp32.
 void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype, bool cuda);
 
 }  // namespace rode

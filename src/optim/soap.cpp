@@ -28,10 +28,10 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
       f.push_back(integer("precondition_frequency", &O::precondition_frequency, 1, 1000000,
                           "steps between two changes of basis"));
       f.push_back(integer("max_precond_dim", &O::max_precond_dim, 1, 1000000,
-                          "a longer side keeps the identity"));
-      f.push_back(boolean("merge_dims", &O::merge_dims, "only false: dimensions stay apart"));
+                          "a longer side keeps the identity basis"));
+      f.push_back(boolean("merge_dims", &O::merge_dims, "only false: dimensions stay separate"));
       f.push_back(boolean("precondition_1d", &O::precondition_1d,
-                          "only false: what has rank < 2 goes to the rest"));
+                          "only false: tensors of rank < 2 belong to the rest"));
       f.push_back(boolean("normalize_grads", &O::normalize_grads, "only false"));
       append_rest(f);
       append_storage(f);
@@ -43,8 +43,8 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
   static void cross_check(std::string_view name, const SoapOptions& o) {
     if (o.merge_dims || o.precondition_1d || o.normalize_grads) {
       throw Error(ErrorKind::unsupported, name,
-                  "options 'merge_dims', 'precondition_1d' and 'normalize_grads' exist as false "
-                  "only, as the paper runs SOAP; leave them out");
+                  "options 'merge_dims', 'precondition_1d' and 'normalize_grads' can only be "
+                  "false, as in the paper; leave them out");
     }
     if (o.storage.state_dtype == StateDType::bf16) {
       throw Error(ErrorKind::unsupported, name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads split patterns and cuts fan-outs into blocks.
+// Parses split patterns and divides fan-outs into blocks.
 #include "optim/splits.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<std::string_view> cut(std::string_view text, char separator) {
 Splits::Splits(std::string_view optimizer, std::string_view text) : optimizer_(optimizer) {
   if (text.empty()) return;
   for (const std::string_view part : cut(text, ',')) {
-    // The last '=': a pattern may hold one, sizes may not.
+    // The last '=': a pattern may contain one, sizes may not.
     const std::size_t at = part.rfind('=');
     if (at == std::string_view::npos || at == 0 || at + 1 == part.size()) {
       throw Error(ErrorKind::invalid_argument, optimizer,
@@ -57,7 +57,7 @@ std::vector<std::int64_t> Splits::blocks(std::string_view name, std::int64_t fan
       if (sizes[0] > fan_out || fan_out % sizes[0] != 0) {
         throw Error(ErrorKind::invalid_argument, optimizer_,
                     fmt::format("option 'splits': parameter '{}' has fan-out {}, which {} equal "
-                                "blocks do not divide; give a count that does, or sizes a+b+c",
+                                "blocks do not divide; choose a count that does, or sizes a+b+c",
                                 name, fan_out, sizes[0]));
       }
       return std::vector<std::int64_t>(static_cast<std::size_t>(sizes[0]), fan_out / sizes[0]);

@@ -18,7 +18,7 @@ ParameterState::ParameterState(std::string parameter, std::vector<StateSpec> spe
   buffers_.reserve(specs_.size());
   for (const StateSpec& spec : specs_) {
     const std::size_t bytes = static_cast<std::size_t>(spec.shape.numel()) * size_of(spec.dtype);
-    // An empty tensor has no address, but the jobs want one.
+    // An empty tensor has no address, but the jobs need one.
     const StateMemory given =
         memory ? memory(parameter_, spec.key, spec.shape, spec.dtype) : StateMemory{};
     if (memory && given.data == nullptr && bytes > 0) {

@@ -17,7 +17,7 @@ namespace rode {
 // State tensors of one parameter.
 class ParameterState final : public StateSlots {
  public:
-  // `memory` null: of the backend's own.
+  // `memory` null: allocated by the backend.
   ParameterState(std::string parameter, std::vector<StateSpec> specs, Backend& backend,
                  const StateAllocator& memory);
 
@@ -40,8 +40,8 @@ class ParameterState final : public StateSlots {
 
 std::size_t spec_bytes(const std::vector<StateSpec>& specs);
 
-// Copies every "state." tensor of `file` onto the matching one, or throws and copies
-// nothing. Returns the names that were expected and absent; with `complete` that throws.
+// Copies every "state." tensor of `file` to the matching one, or throws and copies nothing. Returns
+// the names that were expected but absent; with `complete`, throws instead.
 std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
                                     const std::vector<const ParameterState*>& states);
 

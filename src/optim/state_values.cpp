@@ -48,7 +48,7 @@ void check_state_values(std::string_view name, std::string_view key,
                         ? static_cast<const float*>(values.data)[i]
                         : rules::bf16_to_float(static_cast<const std::uint16_t*>(values.data)[i]);
     if (!std::isfinite(x)) refuse(name, fmt::format("{}", x), "finite numbers");
-    if (positive && x < 0) refuse(name, fmt::format("{}", x), "no negative number");
+    if (positive && x < 0) refuse(name, fmt::format("{}", x), "numbers >= 0");
   }
 }
 

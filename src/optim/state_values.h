@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that no run of ours could have saved are refused at loading.
+// Refuses, on load, values that no run of rode could have saved.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has become of the steps: counts, errors, diagnostics and notes.
+// The outcome of steps: counts, errors, diagnostics and notes.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -10,12 +10,12 @@
 
 namespace rode {
 
-// The backend counts for itself: which of the steps that were enqueued have been performed,
-// those of a caller's graph included, is known here only now.
+// The backend itself counts steps: only now is it known here which of the enqueued steps were
+// performed, including those of a caller's graph.
 void Optimizer::Impl::look() {
   const Fetched now = backend->fetch(jobs);
   for (RodeJob& job : jobs.rode) {
-    if (job.active) continue;  // nothing of an older step may pass for this one's
+    if (job.active) continue;  // results of an older step must not look like this one's
     job.scalars = {};
     job.write = {};
   }
@@ -29,7 +29,7 @@ void Optimizer::Impl::look() {
   steps = now.done;
   refused_steps = now.refused_steps;
   spoiled_steps = now.spoiled_steps;
-  if (!performed || now.refused) return;  // nothing new, or sums of a step that was not one
+  if (!performed || now.refused) return;  // nothing new, or the sums of a refused step
   sum_up();
   announce();
 }
@@ -128,17 +128,17 @@ void Optimizer::Impl::announce() {
     }
   };
   constexpr std::string_view held =
-      "has norm zero, so it has no direction and is held; give it a non-zero start, or route it "
-      "to the rest";
+      "has norm zero, so it has no direction and is held; give it a non-zero initial value, or "
+      "route it to the rest";
   for (RodeJob& job : jobs.rode) once(job, job.active && job.scalars.held, held);
   for (MuonJob& job : jobs.muon) {
     once(job, job.active && job.held,
-         "had norm zero when the optimizer was made, so its constraint holds it there; give it a "
-         "non-zero start, or route it to the rest");
+         "had norm zero when the optimizer was constructed, so its constraint keeps it there; give "
+         "it a non-zero initial value, or route it to the rest");
   }
   for (SoapJob& job : jobs.soap) {
     once(job, job.active && job.failed,
-         "was left out: LAPACK could not decompose its factors; scale the loss");
+         "was skipped: LAPACK could not decompose its factors; scale the loss");
   }
   jobs.for_each([&](JobBase& job) {
     once(job, !job.active && !job.finite, "was skipped: its gradient is not finite");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of rules that treat every element alike; the backends expand it.
+// The list of element-wise rules; the backends expand it.
 //
 // An element rule is a type with
 //   kMoments, kKeys     its arrays of the parameter's size, in the order that element() sees them
@@ -41,7 +41,7 @@ struct ElementConstants {
   const typename Rule::Constants* values = nullptr;
 };
 
-// Room for Part<Rule> of any one of the rules; which one, its owner knows by the rule's index.
+// Storage for Part<Rule> of any one rule; its owner knows which by the rule's index.
 template <template <class> class Part, class... Rules>
 struct OneOf {
   static_assert(((alignof(Part<Rules>) <= 8) && ...));

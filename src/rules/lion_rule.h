@@ -39,7 +39,7 @@ struct Lion {
     float& m = moments[0];
     const float u = c.beta1 * m + c.rest1 * g;
     m = c.beta2 * m + c.rest2 * g;
-    // 0 u is 0, or NaN where u is not finite: a state that is not must not pass for a sign.
+    // 0 u is 0, or NaN if u is not finite: non-finite state must not pass as a sign.
     const float sign = static_cast<float>(u > 0) - static_cast<float>(u < 0) + 0.0F * u;
     return c.keep * w - c.lr * sign;
   }

@@ -65,7 +65,7 @@ RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const M
                        2 * (on_b * on_g * p.bg + on_b * on_p * p.bt + on_g * on_p * p.gt);
   const double norm = std::sqrt(norm2 > 0 ? norm2 : 0);
   const double divisor = c.mars ? norm + c.eps : (norm > c.eps ? norm : c.eps);
-  // Below fp32's smallest normal number the coefficients would leave its range.
+  // Below fp32's smallest normal number the coefficients would exceed its range.
   r.direction = norm > 0 && divisor > 1.2e-38;
   if (!r.direction) return r;
   r.start_b = ahead / divisor;

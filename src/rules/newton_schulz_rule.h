@@ -34,7 +34,7 @@ RODE_HOST_DEVICE inline NsTriple ns_triple(Coefficients set, int k) {
   return jordan;
 }
 
-// The start is divided by margin * norm: Polar Express wants singular values below 1/1.02.
+// The start is divided by margin * norm: Polar Express needs singular values below 1/1.02.
 RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
   return set == Coefficients::polar_express ? 1.02 : 1.0;
 }
@@ -48,7 +48,7 @@ inline int gram_segment(Coefficients set, int k) {
   return k == 0 ? 1 : 2;
 }
 
-// A smaller side gains no time from half precision, and its rounding does not average out.
+// For a smaller side half precision saves no time, and its rounding does not average out.
 inline constexpr int kSmallestHalfSide = 64;
 
 // The paper's quintic stays below 1.2024 on [0, 1.25] and has an unstable fixed point at

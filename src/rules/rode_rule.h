@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RODE's scalars and element-wise equations (recurrence: rode/optim/rode.h).
 //
-// Every scalar of a step comes from six inner products over (W, B, g), so no pass is
-// made for one alone: with bu = <B,U>, s = <g,U>
+// Every scalar of a step comes from six inner products of (W, B, g), so none needs a pass of its
+// own: with bu = <B,U>, s = <g,U>
 //   ||P(B)||^2 = ||B||^2 - bu^2,  <P(B),P(g)> = <B,g> - bu s,  ||P(g)||^2 = ||g||^2 - s^2.
 // The products are accumulated in double; the differences are clamped at 0.
 #pragma once
@@ -38,7 +38,7 @@ RODE_HOST_DEVICE inline bool iterates(const RodeConstants& c) {
   return turns(c) && c.conditioner == Conditioner::newton_schulz;
 }
 
-// One-element state; null where the option that needs it is off.
+// One-element state; null if the option that needs it is off.
 struct RodeScalarState {
   float* snr_norm = nullptr;
   float* radius = nullptr;
@@ -50,7 +50,7 @@ struct RodeScalarState {
 struct RodeScalars {
   double rho, rho_next, s, m_norm, gamma;
   bool held;       // ||W|| <= eps
-  bool direction;  // a direction exists and is wanted
+  bool direction;  // a direction exists and is not fixed
   // B' = momentum * B + g + buffer_w * W
   double buffer_w;
   // X_0 = start_b * B' + start_g * g + start_w * W, of norm 1
@@ -101,7 +101,7 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
       break;
     }
     case Radius::fixed:
-      // A matrix that was zero at construction gets its radius when it first has one.
+      // A matrix that was zero at construction gets its radius once it is non-zero.
       if (!(static_cast<double>(*state.radius) > c.eps)) *state.radius = static_cast<float>(r.rho);
       r.rho_next = static_cast<double>(*state.radius);
       break;
@@ -114,8 +114,8 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
                                         (1 + beta) * (1 + beta) * pg_pg
                                   : mm;
   const double norm = std::sqrt(at_least_zero(start));
-  // A start below 2^-23 of its terms is what rounding leaves of a gradient along W (the sums
-  // above are good to about 2^-50): such a gradient turns nothing.
+  // A start below 2^-23 of its terms is the rounding error of a gradient along W (the sums above
+  // are accurate to about 2^-50): such a gradient rotates nothing.
   const bool noise = start <= 0x1.0p-46 * (beta * beta * p.bb + p.gg);
   r.direction = norm > c.eps_ns && !noise && turns(c);
   if (!r.direction) return r;
@@ -150,8 +150,8 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
   return out;
 }
 
-// The two element-wise lines. T is double where the start may be a small difference of
-// large terms (a gradient that is nearly radial), float where the caller can afford it.
+// The two element-wise equations. T is double if the start may be a small difference of large terms
+// (a gradient that is nearly radial), float if the caller can afford it.
 template <class T>
 RODE_HOST_DEVICE inline T rode_buffer(T b, T g, T w, T beta, T buffer_w) {
   return beta * b + g + buffer_w * w;

@@ -34,8 +34,8 @@ RODE_HOST_DEVICE inline float bf16_to_float(std::uint16_t half) {
   return bits_float(static_cast<std::uint32_t>(half) << 16);
 }
 
-// Round to nearest, ties to even. NaN keeps a set mantissa bit; without that an
-// all-low-bits NaN would round to infinity.
+// Rounds to nearest, ties to even. NaN keeps a mantissa bit set; otherwise a NaN with only low bits
+// would round to infinity.
 RODE_HOST_DEVICE inline std::uint16_t bf16_nearest(float x) {
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);

@@ -35,7 +35,7 @@ struct Sgd {
     float& b = moments[0];
     const float d = (c.maximize != 0 ? -g : g) + c.weight_decay * w;
     const float next = c.momentum * b + d;
-    b = c.momentum != 0 ? next : b;  // without momentum the buffer rests, as PyTorch's does
+    b = c.momentum != 0 ? next : b;  // without momentum the buffer is unused, as in PyTorch
     return w - c.lr * (c.nesterov != 0 ? d + c.momentum * next : next);
   }
 };

@@ -27,7 +27,7 @@ RODE_HOST_DEVICE inline bool soap_changes_basis(const SoapConstants& c, std::int
   return k > 0 && k % c.precondition_frequency == 0;
 }
 
-// W' = w * W + n * N: the decay comes after the step and takes in both.
+// W' = w * W + n * N: the decay comes after the step and applies to both terms.
 struct SoapWrite {
   double w, n;
 };

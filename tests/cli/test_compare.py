@@ -58,7 +58,7 @@ def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
     other = rode.call(*compare_words(task, out, steps=24))
     assert other.returncode == USAGE and "/steps" in other.stderr
 
-    # A log that is cut, at a line's end or inside of a line, is not half a curve.
+    # A log that is cut, at a line's end or inside a line, is not half a curve.
     lines = log.read_bytes().splitlines(keepends=True)
     for cut in (b"".join(lines[: len(lines) // 2]), b"".join(lines)[:-9]):
         log.write_bytes(cut)

@@ -99,7 +99,7 @@ TEST(Task, RefusesWrongValuesWithTheirLine) {
   EXPECT_MENTIONS(message("warmup = 30", "warmup = 300"), "fewer warm-up steps");
   EXPECT_MENTIONS(message("steps = 300", "epochs = 3\nsteps = 300"), "not both");
   EXPECT_MENTIONS(message("steps = 300\n", ""), "steps or epochs");
-  EXPECT_MENTIONS(message("\"tiny-lm\"\nsequence = 64", "\"tiny-vision\""), "both of language");
+  EXPECT_MENTIONS(message("\"tiny-lm\"\nsequence = 64", "\"tiny-vision\""), "both for language");
   EXPECT_MENTIONS(message("batch = 32", "batch = "), "line 17");
   EXPECT_MENTIONS(message("[optimizers.second]", "[}ptimizers.second]"), "line 26");
   EXPECT_MENTIONS(message("batch = 32", "b\u0281atch = 32"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer: resumed runs are the same to the bit, steps are what their options say.
+// The trainer: resumed runs are the same bit for bit, and steps follow their options.
 #include <cmath>
 #include <csignal>
 
@@ -71,7 +71,7 @@ TEST(Training, ABatchThatIsDroppedHalfWayLeavesNoTrace) {
     hooks.stop = [&] { return questions >= 0 && ++questions == 3; };
     const TrainOutcome stopped = Trainer(options, hooks).run();
     ASSERT_EQ(stopped.status, TrainStatus::interrupted);
-    EXPECT_EQ(stopped.step, 1);  // the third question is inside of the second step
+    EXPECT_EQ(stopped.step, 1);  // the third check is inside the second step
     EXPECT_EQ(RunFolder(options.out).checkpoints().back(), 1);
     EXPECT_EQ(Trainer(options).run().status, TrainStatus::finished);
     expect_same(Left(options.out), whole);
@@ -312,8 +312,8 @@ TEST(Training, ADivergedRunStopsAndKeepsItsLastGoodCheckpoint) {
   EXPECT_EQ(ends[0]["step"], ends[1]["step"]);  // where it happened, not where it was seen
 }
 
-// Eight equal parts, each an eighth of the gradient: a sum in fp32 is that of one part alone to
-// the bit, one in bf16 is not.
+// Eight equal parts, each an eighth of the gradient: a sum in fp32 equals that of one part bit for
+// bit, one in bf16 does not.
 TEST(Training, PartsOfABf16GradientAreSummedInFp32) {
   const Scratch scratch;
   const auto weights = [&](const char* name, std::int64_t parts) {

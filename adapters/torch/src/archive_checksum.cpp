@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options as text and tensors as bytes, each behind its length, through one hash.
+// Options as text and tensors as bytes, each preceded by its length, through one hash.
 #include "archive_checksum.h"
 
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The checksum of what an archive holds: Torch's own are not compared when it loads.
+// The checksum of an archive's contents: Torch does not verify its own on load.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ Parameter view(const std::string& name, const at::Tensor& value, Layout layout) 
 
 }  // namespace
 
-// Serves the engine's questions for state, and undoes its additions where construction fails.
+// Answers the engine's requests for state, and undoes its additions if construction fails.
 class EngineOptimizer::Binding::States {
  public:
   States(ParamStates& states, std::vector<Slot>& slots) : states_(states) {

@@ -36,7 +36,7 @@ void* current_cuda_stream(int device_index) {
   if (current != nullptr && current(device_index, &stream) == 0) return stream;
   throw Error(ErrorKind::unsupported, "step",
               "no current stream of cuda:" + std::to_string(device_index) + ": " +
-                  (current != nullptr ? "torch refused to tell it"
+                  (current != nullptr ? "torch returned an error"
                                       : "this process has loaded no libtorch_cuda; link a CUDA "
                                         "build of LibTorch 2.4 or later"));
 }

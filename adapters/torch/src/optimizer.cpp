@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract: when the engine is built, what it is told, what an archive holds.
+// The contract: when the engine is built, what it receives, what an archive holds.
 #include "rode/torch/optimizer.h"
 
 #include <typeinfo>
@@ -36,7 +36,7 @@ std::int64_t read_count(InputArchive& archive, const std::string& key) {
   c10::IValue value;
   read(archive, key, value);
   if (!value.isInt() || value.toInt() < 0)
-    throw mismatch("the archive's '" + key + "' is no count");
+    throw mismatch("the archive's '" + key + "' is not a count");
   return value.toInt();
 }
 

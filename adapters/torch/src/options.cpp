@@ -157,7 +157,7 @@ bool Options<E>::send(rode::Optimizer& engine, std::size_t group) const {
   const E before = *engine.method(group).template get_if<E>();
   engine.set_coupling(group, coupling());
   if (now == before) return true;
-  // After a scheduler's step the rates alone are others: no text needed.
+  // After a scheduler's step only the rates have changed: no text needed.
   E rates = before;
   rates.lr = now.lr;
   rates.lr_rest = now.lr_rest;

@@ -12,7 +12,7 @@
 
 namespace rode::torch {
 
-// Nothing where the engine has no such type.
+// Empty if the engine has no such type.
 std::optional<DType> engine_dtype(at::ScalarType type);
 at::ScalarType torch_dtype(DType dtype);
 

@@ -217,7 +217,7 @@ void add_bench_command(CLI::App& app) {
       bench->add_subcommand("step", "Time, state and workspace of one step on a model's shapes");
   CLI::Option* shapes = command->add_option("--shapes", a->shapes, std::string(kShapesHelp));
   CLI::Option* optimizer =
-      command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it");
+      command->add_option("--optimizer", a->optimizer, "Name as listed by 'rode optimizers'");
   CLI::Option* settings =
       command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
           ->allow_extra_args(false);
@@ -233,16 +233,17 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--threads", a->threads, "Threads; 0: every core")
       ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
-  command->add_option("--repeat", a->repeat, "Steps that are measured; default 3, 50 on CUDA")
+  command->add_option("--repeat", a->repeat, "Measured steps; default 3, 50 on CUDA")
       ->check(whole_number(1, 100'000));
-  command->add_option("--warmup", a->warmup, "Steps before them; default 1, 10 on CUDA")
+  command->add_option("--warmup", a->warmup, "Warm-up steps before them; default 1, 10 on CUDA")
       ->check(whole_number(0, 100'000));
   CLI::Option* peers =
       command
-          ->add_option("--peers", a->peers,
-                       "Times other implementations too; script, default that of bench/peers")
+          ->add_option(
+              "--peers", a->peers,
+              "Also times other implementations; optional script, default from bench/peers")
           ->expected(0, 1);
-  command->add_option("--peers-only", a->peers_only, "Comma list of the script's peers to run")
+  command->add_option("--peers-only", a->peers_only, "Comma-separated peers of the script to run")
       ->needs("--peers");
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
   command->add_option("--dtype", a->dtype, "CUDA: type of weights and gradients")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rate of large bf16 products by cuBLAS, found when the program runs: not linked.
+// The rate of large bf16 products by cuBLAS, loaded at run time: not linked.
 #pragma once
 
 #include <optional>

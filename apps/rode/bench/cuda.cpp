@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timed on a CUDA device: whole steps, and what the machine does at best.
+// Timed on a CUDA device: whole steps, and the limits of the machine.
 #include "bench/cuda.h"
 
 #include <algorithm>
@@ -228,7 +228,7 @@ std::optional<double> matmul_tflops(Backend& backend, const Stream& stream) {
 }  // namespace
 
 CudaMachine describe_cuda_machine() {
-  (void)make_cuda_backend({});  // says best what is missing
+  (void)make_cuda_backend({});  // its error says what is missing
   int device = 0;
   int driver = 0;
   int runtime = 0;
@@ -289,13 +289,13 @@ CudaSteps time_cuda_steps(const BenchArguments& arguments, const Model& model,
 
   std::int64_t done = 0;
   for (Set& set : sets) {
-    set.optimizer->check();  // a refused step is quick and proves nothing
+    set.optimizer->check();  // a refused step is fast and proves nothing
     done += set.optimizer->steps_done();
   }
   if (done != steps) {
-    throw Error(
-        ErrorKind::non_finite, "bench",
-        fmt::format("{} of {} steps were performed; their times mean nothing", done, steps));
+    throw Error(ErrorKind::non_finite, "bench",
+                fmt::format("{} of {} steps were performed; the measured times are meaningless",
+                            done, steps));
   }
   result.state_bytes = sets.front().optimizer->state_bytes();
   result.workspace_bytes = sets.front().optimizer->workspace_bytes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timed on a CUDA device: whole steps, and what the machine does at best.
+// Timed on a CUDA device: whole steps, and the limits of the machine.
 //
 // cuda.cpp implements it; in a program built without CUDA, no_cuda.cpp throws.
 #pragma once
@@ -23,7 +23,7 @@ struct CudaMachine {
 // Throws `unsupported` where there is no CUDA in this program or no device in this machine.
 CudaMachine describe_cuda_machine();
 
-// What no step can beat.
+// The limits of any step.
 struct CudaCeilings {
   double copy_tbps = 0;                 // device to device, bytes read and written
   std::optional<double> matmul_tflops;  // bf16, 8192^3, by cuBLAS; none where that is absent

@@ -15,9 +15,9 @@ struct MatrixSize {
   std::int64_t columns = 0;
 };
 
-// Per Newton-Schulz iteration on an m x n matrix (n the shorter side) symmetry leaves the Gram
-// matrix (ssyrk, m n^2), its square (ssyrk, n^3) and the applied product (sgemm, 2 m n^2).
-// One matrix is one task; each thread calls a single-threaded BLAS.
+// The products still needed once symmetry is used, per Newton-Schulz iteration on an m x n matrix
+// (n the shorter side): the Gram matrix (ssyrk, m n^2), its square (ssyrk, n^3) and the applied
+// product (sgemm, 2 m n^2). One matrix is one task; each thread calls a single-threaded BLAS.
 class Products {
  public:
   Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads);

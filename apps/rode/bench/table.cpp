@@ -245,7 +245,7 @@ void run_table(const BenchArguments& arguments) {
     if (*wanted.setting != '\0') row.settings = {wanted.setting};
     row.dtype = wanted.dtype;
     results.push_back(measure(row));
-    // A table takes minutes: its rows are told as they come.
+    // A table takes minutes: its rows are printed as they finish.
     fmt::print(stderr, "rode: note: {} on {}, {}: {:.3f} ms\n", row.optimizer, row.shapes,
                row.dtype, results.back()["median_ms"].get<double>());
     rows.push_back(std::move(row));
@@ -279,7 +279,7 @@ void run_cuda_bench(const BenchArguments& given) {
   if (arguments.table) {
     run_table(arguments);
   } else {
-    // Wrong usage is told before the device is touched.
+    // Wrong usage is reported before the device is used.
     (void)make_method(arguments.optimizer, arguments.settings);
     (void)model_by_name(arguments.shapes);
     run_one(arguments);

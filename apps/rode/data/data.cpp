@@ -45,8 +45,8 @@ SplitReport report_on(const std::string& folder, const std::string& split, bool 
   const auto& info = opened.info();
   if (info && report.largest >= info->vocab_size) {
     throw file_error("data info", folder,
-                     fmt::format("split '{}' holds token {}; tokens.json promises tokens below {}; "
-                                 "make the folder again with 'rode data tokens'",
+                     fmt::format("split '{}' holds token {}; tokens.json says tokens are below {}; "
+                                 "create the folder again with 'rode data tokens'",
                                  split, report.largest, info->vocab_size));
   }
   return report;
@@ -83,7 +83,7 @@ void run(const FolderArguments& arguments) {
     fmt::print("tokenizer {}, vocabulary of {}, end of text {}\n\n", info->tokenizer,
                info->vocab_size, info->end_of_text);
   } else {
-    fmt::print("no tokens.json: tokenizer and vocabulary are not known\n\n");
+    fmt::print("no tokens.json: tokenizer and vocabulary are unknown\n\n");
   }
   std::vector<std::vector<std::string>> rows = {{"split", "shards", "tokens"}};
   if (arguments.scan) rows[0].emplace_back("largest token");
@@ -96,10 +96,11 @@ void run(const FolderArguments& arguments) {
 
 void add_info_command(CLI::App& data) {
   const auto arguments = std::make_shared<FolderArguments>();
-  CLI::App* command = data.add_subcommand("info", "What a folder of token shards holds, checked");
+  CLI::App* command =
+      data.add_subcommand("info", "Check a folder of token shards and print its contents");
   command->add_option("folder", arguments->folder, "Folder of token shards")->required();
   command->add_flag("--scan", arguments->scan,
-                    "Read every token and check it too, with its checksum");
+                    "Also read and check every token, with its checksum");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }

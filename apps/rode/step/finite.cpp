@@ -72,7 +72,7 @@ void check_input(const StepInput& input, const Routing& routing) {
     throw Error(
         ErrorKind::file, "step",
         fmt::format("parameter '{}': {} is {} in the input; expected finite {}; nothing "
-                    "was written; repair the file, or take an earlier one",
+                    "was written; repair the file, or use an earlier one",
                     owner, place(tensor, *found), found->value, state ? "state" : "weights"));
   }
 }

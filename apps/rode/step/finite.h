@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN and Inf in what `rode step` reads and in what it would write.
+// NaN and Inf in the input and the output of `rode step`.
 //
-// Parameters that are frozen are neither stepped nor looked at: they may be masks.
+// Frozen parameters are neither updated nor checked: they may be masks.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace rode::cli {
 
-// Throws where a weight or a state tensor of the file is not finite.
+// Throws if a weight or a state tensor of the file is not finite.
 void check_input(const StepInput& input, const Routing& routing);
-// Throws where a tensor of the output is not, after `done` steps of the plan.
+// Throws if a tensor of the output is not finite, after `done` steps of the plan.
 void check_result(const StepInput& input, const StepPlan& plan, const StepOutput& output,
                   std::int64_t done);
 // The error of a parameter that is not finite after `done` steps; `what` says where.

@@ -60,10 +60,11 @@ void StepInput::read_parameters() {
     parameters_.push_back(std::move(parameter));
   }
   if (parameters_.empty()) {
-    throw Error(ErrorKind::file, kOperation,
-                fmt::format("file '{}' holds no 'param.<name>'; nothing can be stepped; add the "
-                            "weights under that name",
-                            path_));
+    throw Error(
+        ErrorKind::file, kOperation,
+        fmt::format("file '{}' holds no 'param.<name>'; there is nothing to update; add the "
+                    "weights under that name",
+                    path_));
   }
   // Results must not depend on the order in which a writer laid out the file.
   std::ranges::sort(parameters_, {}, &Parameter::name);
@@ -191,8 +192,8 @@ void StepInput::check_state_names(const std::vector<std::string>& expected) cons
     const std::string near = nearest(tensor, expected);
     throw Error(ErrorKind::state_mismatch, kOperation,
                 fmt::format("tensor '{}' of file '{}' is not state of this optimizer and routing "
-                            "for parameter '{}'{}; remove it or choose the optimizer, options "
-                            "and route it was made with",
+                            "for parameter '{}'{}; remove it or choose the optimizer, options and "
+                            "route that wrote it",
                             tensor, path_, *owner_of_state(tensor),
                             near.empty() ? "" : fmt::format("; nearest is '{}'", near)));
   }

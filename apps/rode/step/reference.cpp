@@ -78,25 +78,26 @@ bool finite(const reference::Tensor& tensor) {
   return std::ranges::all_of(tensor.data, [](double v) { return std::isfinite(v); });
 }
 
-// What the engine stores or multiplies in fewer bits has no counterpart in double precision;
-// ignoring such an option would pass for having tested it.
+// Options for storing or multiplying in fewer bits have no counterpart in double precision;
+// ignoring them would look like having tested them.
 void refuse_narrow_options(const StepInput& input, const StepPlan& plan) {
   const bool bf16 = std::ranges::any_of(
       input.parameters(), [](const Parameter& p) { return p.value.dtype == DType::bf16; });
   const auto refuse = [&](const char* key, std::initializer_list<std::string_view> narrow) {
     const std::string value = option_value(plan.method, key);
     if (std::ranges::find(narrow, value) == narrow.end()) return;
-    throw Error(ErrorKind::unsupported, "reference",
-                fmt::format("option '{}' is '{}'; the double-precision reference does not do that; "
-                            "leave it out or use --backend cpu",
-                            key, value));
+    throw Error(
+        ErrorKind::unsupported, "reference",
+        fmt::format("option '{}' is '{}'; the double-precision reference does not support it; "
+                    "leave it out or use --backend cpu",
+                    key, value));
   };
   refuse("state_dtype", {"bf16"});
   refuse("ns_dtype", {"bf16", "fp16"});
   if (bf16) refuse("rounding", {"stochastic", "exact"});
 }
 
-// Nothing of an older step may pass for a skipped one's.
+// Results of an older step must not look like a skipped one's.
 constexpr reference::Diagnostics kSkipped = {.gamma = 0};
 
 // One parameter under way.

@@ -24,7 +24,7 @@ struct StepReport {
   GlobalDiagnostics global;  // of the last step
   std::size_t state_bytes = 0;
   std::size_t workspace_bytes = 0;
-  std::map<std::string, std::int64_t> skipped;  // parameter: number of steps it was left out of
+  std::map<std::string, std::int64_t> skipped;  // parameter: number of steps that skipped it
 };
 
 // Both write the new weights into the input's copies and list them, state and diagnostics in

@@ -155,8 +155,8 @@ void run(const StepArguments& arguments) {
 
 void add_step_command(CLI::App& app) {
   const auto a = std::make_shared<StepArguments>();
-  CLI::App* command = app.add_subcommand("step", "Step tensors from a safetensors file");
-  command->add_option("--optimizer", a->optimizer, "Name, as 'rode optimizers' lists it")
+  CLI::App* command = app.add_subcommand("step", "Update tensors from a safetensors file");
+  command->add_option("--optimizer", a->optimizer, "Name as listed by 'rode optimizers'")
       ->required();
   command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
       ->allow_extra_args(false);
@@ -166,13 +166,13 @@ void add_step_command(CLI::App& app) {
   command->add_option("--steps", a->steps, "Number of steps")
       ->check(whole_number(1, std::uint64_t{1} << 40U))
       ->capture_default_str();
-  command->add_option("--threads", a->threads, "Threads; 0: every core; changes no result")
+  command->add_option("--threads", a->threads, "Threads; 0: every core; does not change the result")
       ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
   command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
-  command->add_option("--device", a->device, "Where the engine steps: cpu or cuda")
+  command->add_option("--device", a->device, "Device of the engine: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command
@@ -180,8 +180,9 @@ void add_step_command(CLI::App& app) {
                    "language, vision, all_matrices, matrix, rest or everything")
       ->capture_default_str();
   command
-      ->add_option("--override", a->overrides,
-                   "PATTERN=matrix|rest|frozen for parameter names, repeatable, first wins")
+      ->add_option(
+          "--override", a->overrides,
+          "PATTERN=matrix|rest|frozen for parameter names, repeatable, the first match applies")
       ->allow_extra_args(false);
   command
       ->add_option("--layout", a->layouts,
@@ -197,12 +198,12 @@ void add_step_command(CLI::App& app) {
   command->add_option("--on-non-finite", a->on_non_finite, "NaN or Inf in a gradient")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();
-  command->add_option("--on-missing", a->on_missing, "A parameter without gradient")
+  command->add_option("--on-missing", a->on_missing, "A parameter without a gradient")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
   add_products_option(*command, a->products);
-  command->add_flag("--show-routing", a->show_routing, "Print how each parameter is stepped");
+  command->add_flag("--show-routing", a->show_routing, "Print how each parameter is updated");
   command->add_flag("--json", a->json, "Print norms of the last step as JSON");
   command->callback([a] { run(*a); });
 }

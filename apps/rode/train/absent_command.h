@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A subcommand that this build does not have: listed all the same, with an error that names the
-// remedy.
+// A subcommand that this build does not have: still listed, with an error that names the remedy.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
   if (pid_ == 0) become(pointers.data(), parent);
   if (pid_ < 0) {
     throw Error(ErrorKind::unsupported, "compare",
-                "no process could be started; close other programs or lower --jobs");
+                "could not start a process; close other programs or lower --jobs");
   }
 }
 

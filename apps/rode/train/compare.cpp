@@ -246,7 +246,7 @@ void run_compare(const CompareArguments& arguments) {
   }
   fmt::print("{}\n{}\n", comparison.title, format_table(lab::summary_table(comparison)));
   if (const auto lowest = comparison.lowest_possible_loss()) {
-    fmt::print("No model can expect a loss below {:.4f}.\n", *lowest);
+    fmt::print("No model can have an expected loss below {:.4f}.\n", *lowest);
   }
   fmt::print("Report: {}\n", (folder / "report.html").string());
 }

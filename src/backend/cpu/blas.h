@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The BLAS, called with one thread a matrix product: parallelism is the engine's own.
+// The BLAS, called with one thread per matrix product: parallelism is the engine's own.
 #pragma once
 
 #include <cstdint>

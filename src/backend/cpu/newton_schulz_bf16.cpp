@@ -128,8 +128,8 @@ double projection(Team& team, const Space& space, float a, const Sphere& sphere,
   return t / sphere.rho;
 }
 
-// X = bf16(factor (a X + Y - t U)): a X is added anew rather than stored, because X takes
-// half the bytes of Y.
+// X = bf16(factor (a X + Y - t U)): a X is computed again rather than stored, because X takes half
+// the bytes of Y.
 void round_projected(Team& team, const Space& space, float a, const Sphere& sphere, double t,
                      double factor) {
   const auto along = static_cast<float>(t / sphere.rho), times = static_cast<float>(factor);

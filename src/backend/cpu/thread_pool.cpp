@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pool: one generation a run, tasks handed out by an atomic counter.
+// The pool: one generation per run, tasks distributed by an atomic counter.
 #include "backend/cpu/thread_pool.h"
 
 #include <atomic>

@@ -90,7 +90,7 @@ void require_ascii(std::string_view text, std::string_view source, std::string_v
         const auto line =
             1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
         throw file_error(operation, source,
-                         fmt::format("line {}: a character that is not ASCII outside of quotes; "
+                         fmt::format("line {}: a non-ASCII character outside quotes; "
                                      "expected TOML; put the text in quotes, with spaces around "
                                      "'='",
                                      line));

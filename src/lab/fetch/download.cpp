@@ -70,13 +70,12 @@ Error failure(const std::string& url, CURLcode code, const char* detail, long st
                           url, reason)};
     case CURLE_HTTP_RETURNED_ERROR:
       return {ErrorKind::file, kOperation,
-              fmt::format("'{}' was answered with status {}; expected the file; check the mirror's "
+              fmt::format("'{}' returned status {}; expected the file; check the mirror's "
                           "address",
                           url, status)};
     default:
-      return {
-          ErrorKind::file, kOperation,
-          fmt::format("'{}' stopped ({}); run the same command again, it resumes", url, reason)};
+      return {ErrorKind::file, kOperation,
+              fmt::format("'{}' stopped ({}); run the same command again to resume", url, reason)};
   }
 }
 
@@ -91,7 +90,7 @@ void download(const std::string& url, const std::filesystem::path& part,
   FileDescriptor file(::open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   const auto local_error = [&](int number) {
     return file_error(kOperation, part.string(),
-                      fmt::format("cannot be written ({}); what is there is kept; free space or "
+                      fmt::format("cannot be written ({}); the partial file is kept; free space or "
                                   "choose another folder, and run the command again",
                                   std::generic_category().message(number)));
   };

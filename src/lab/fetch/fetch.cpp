@@ -89,9 +89,9 @@ FetchResult fetch_dataset(const Dataset& dataset, const fs::path& folder,
   std::error_code failed;
   fs::create_directories(folder, failed);
   if (failed) {
-    throw file_error(
-        kGetData, folder.string(),
-        fmt::format("the folder cannot be made ({}); choose another with --out", failed.message()));
+    throw file_error(kGetData, folder.string(),
+                     fmt::format("the folder cannot be created ({}); choose another with --out",
+                                 failed.message()));
   }
   const auto report = [&](const std::string& line) {
     if (options.report) options.report(line);

@@ -66,7 +66,7 @@ std::map<std::string, Dataset> parse_manifest(std::string_view text, std::string
   std::map<std::string, Dataset> datasets;
   for (const std::string& name : root.keys()) {
     if (!is_name(name)) {
-      root.fail(name, fmt::format("names a dataset; expected {}", kNameRule));
+      root.fail(name, fmt::format("is not a valid name of a dataset; expected {}", kNameRule));
     }
     auto table = root.required(name, root.table(name));
     datasets[name] = parse_dataset(table, name);

@@ -24,8 +24,8 @@ Cifar100::Cifar100(const std::filesystem::path& path) : mapping_(path, "cifar-10
                                   what));
   };
   if (bytes.empty() || bytes.size() % kRecord != 0) {
-    throw fail(fmt::format("holds {} bytes, which is not a number of records of {}", bytes.size(),
-                           kRecord));
+    throw fail(fmt::format("holds {} bytes, which is not a multiple of the record size {}",
+                           bytes.size(), kRecord));
   }
   size_ = bytes.size() / kRecord;
   for (std::uint64_t i = 0; i < size_; ++i) {

@@ -50,7 +50,7 @@ ImageFolder::ImageFolder(const fs::path& root) {
       files_.push_back({std::move(path), static_cast<std::int64_t>(label)});
     }
   }
-  if (files_.empty()) throw folder_error(root, "holds no class");
+  if (files_.empty()) throw folder_error(root, "holds no class folder");
 }
 
 std::int64_t ImageFolder::read(std::uint64_t index, Image& image) const {

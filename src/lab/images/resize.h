@@ -19,7 +19,7 @@ struct Box {
 // the mean of the input pixels j with weights max(0, 1 - |j + 1/2 - c| / max(s, 1)), normalised:
 // linear interpolation where it enlarges, a triangle over all the pixels it covers where it
 // shrinks. Only pixels inside the box count. Rows first, then columns, each pass rounded to 8
-// bits; weights have 22 fractional bits. This is Pillow's BILINEAR, to the bit.
+// bits; weights have 22 fractional bits. This is Pillow's BILINEAR, bit for bit.
 void resize(const Image& from, const Box& box, int width, int height, Image& to);
 
 }  // namespace rode::lab

@@ -143,7 +143,7 @@ class LinearCrossEntropy : public ::torch::autograd::Function<LinearCrossEntropy
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     if (at::GradMode::is_enabled()) {
       throw Error(ErrorKind::unsupported, "linear_cross_entropy",
-                  "a second derivative was asked for; there is only the first");
+                  "a second derivative was requested; only the first is implemented");
     }
     const auto scaled = [&](const char* name) {
       const at::Tensor grad = context->saved_data[name].toTensor();
@@ -162,7 +162,8 @@ at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weig
   if (flat.size(0) != flat_targets.size(0) || flat.size(0) == 0) {
     throw Error(ErrorKind::shape, "linear_cross_entropy",
                 std::to_string(flat_targets.size(0)) + " targets for " +
-                    std::to_string(flat.size(0)) + " positions; expected as many, and at least 1");
+                    std::to_string(flat.size(0)) +
+                    " positions; expected equal numbers, at least 1");
   }
   const at::DeviceType device = hidden.device().type();
   const AutocastState autocast = AutocastState::of(device);

@@ -53,8 +53,9 @@ void check(const ModelSpec& c) {
           "kind is '" + c.kind + "'; expected gpt2, qwen2, resnet50 or small-resnet");
   require(c.layers > 0 && c.width > 0 && c.mlp_width > 0 && c.vocab_size > 0 && c.heads > 0,
           c.kind + " needs layers, width, mlp_width, vocab_size and heads");
-  require(c.width % c.heads == 0, "width " + std::to_string(c.width) + " is no multiple of the " +
-                                      std::to_string(c.heads) + " heads");
+  require(c.width % c.heads == 0, "width " + std::to_string(c.width) +
+                                      " is not a multiple of the " + std::to_string(c.heads) +
+                                      " heads");
   if (c.kind == "gpt2") {
     require(c.positions > 0, "gpt2 needs positions");
     return;
@@ -63,7 +64,7 @@ void check(const ModelSpec& c) {
                                                            "; expected a divisor of the " +
                                                            std::to_string(c.heads) + " heads");
   require(c.width / c.heads % 2 == 0, "heads of width " + std::to_string(c.width / c.heads) +
-                                          "; rotary positions need an even one");
+                                          "; rotary positions need an even width");
 }
 
 }  // namespace
@@ -88,10 +89,11 @@ void WeightSource::constant(const at::Tensor& weight, double value) {
 
 void Model::set_checkpoint_activations(bool on) {
   if (!on) return;
-  throw Error(ErrorKind::unsupported, "model",
-              config_.kind +
-                  " has no activation checkpointing: BatchNorm's statistics would move twice; set "
-                  "checkpoint_activations to false");
+  throw Error(
+      ErrorKind::unsupported, "model",
+      config_.kind +
+          " has no activation checkpointing: BatchNorm's statistics would be updated twice; set "
+          "checkpoint_activations to false");
 }
 
 bool Model::is_stored_transposed(std::string_view) const { return false; }

@@ -148,7 +148,7 @@ struct Body : nn::Module {
     return norm->forward(stream).norm;
   }
 
-  // Once a pass, all layers by one launch.
+  // Once per pass, all layers in one launch.
   std::vector<Copies> copy_weights() const {
     std::vector<Copies> out(layers->size());
     const at::Tensor& like = embed_tokens->weight;

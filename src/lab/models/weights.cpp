@@ -37,7 +37,7 @@ ConstTensorView view_of(const at::Tensor& tensor, const std::string& name) {
     if (torch_type == tensor.scalar_type()) return {tensor.const_data_ptr(), shape_of(tensor), own};
   }
   throw Error(ErrorKind::dtype, kOperation,
-              "'" + name + "' is of a type that files of weights do not have");
+              "'" + name + "' has a type that weight files do not support");
 }
 
 // Borrows the file's memory, which nothing writes to.

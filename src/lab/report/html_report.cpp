@@ -93,16 +93,17 @@ std::string html_report(const Comparison& comparison) {
   out +=
       "<p class=\"about\">Mean and sample deviation over the seeds that were finished; bands in "
       "the "
-      "curves are one deviation. A run that diverged is in no mean; its curve is thin and ends in "
+      "curves are one deviation. A run that diverged is not part of any mean; its curve is thin "
+      "and ends in "
       "a "
       "cross, at the edge where it leaves the others' range. Memory is the peak of the whole "
       "process; on CUDA that of Torch's tensors, with the optimizer's workspace. State is what the "
       "optimizer keeps.";
   if (const auto lowest = comparison.lowest_possible_loss()) {
-    out += fmt::format(" No model can expect a loss below {:.4f}.", *lowest);
+    out += fmt::format(" No model can have an expected loss below {:.4f}.", *lowest);
   }
   const auto charts = charts_of(comparison);
-  out += charts.empty() ? "</p>\n<p>No run went far enough for a curve.</p>\n<div>\n"
+  out += charts.empty() ? "</p>\n<p>No run has enough evaluations for a curve.</p>\n<div>\n"
                         : "</p>\n<div class=\"charts\">\n";
   for (const std::string_view name : kOrder) {
     const auto found = charts.find(std::string(name));

@@ -26,7 +26,8 @@ AppendFile::AppendFile(const std::filesystem::path& path, std::uint64_t keep)
                                  "the file, or start a new run in another folder",
                                  status.st_size, keep));
   }
-  if (::ftruncate(file_.get(), static_cast<off_t>(keep)) != 0) fail("could not be cut", errno);
+  if (::ftruncate(file_.get(), static_cast<off_t>(keep)) != 0)
+    fail("could not be truncated", errno);
   size_ = keep;
 }
 
@@ -48,7 +49,7 @@ void AppendFile::append(std::string_view bytes) {
 }
 
 void AppendFile::sync() {
-  if (::fdatasync(file_.get()) != 0) fail("could not be made durable", errno);
+  if (::fdatasync(file_.get()) != 0) fail("could not be synced to disk", errno);
 }
 
 void AppendFile::fail(std::string_view action, int error_number) const {

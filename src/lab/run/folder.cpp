@@ -128,10 +128,11 @@ void RunFolder::start(const Json& run, bool overwrite) const {
 void RunFolder::continue_run(const Json& run, const Note& note) const {
   const std::string differs = difference(read_json(path_ / "run.json", note), run);
   if (!differs.empty()) {
-    throw Error(ErrorKind::invalid_argument, kOperation,
-                fmt::format("folder '{}' has another run: {}; continue it as it was begun, or "
-                            "choose another --out",
-                            printable(path_.string()), differs));
+    throw Error(
+        ErrorKind::invalid_argument, kOperation,
+        fmt::format("folder '{}' has another run: {}; continue it with its original settings, or "
+                    "choose another --out",
+                    printable(path_.string()), differs));
   }
 }
 
@@ -203,7 +204,7 @@ Json read_json(const fs::path& path, const Note& note) {
   }
   if (json.is_discarded()) {
     throw file_error(kOperation, path.string(),
-                     "is not JSON; expected what a run has written; restore the file from a copy, "
+                     "is not JSON; expected a file written by a run; restore the file from a copy, "
                      "or choose another --out");
   }
   if (seal == Seal::absent) tell_unchecked(path, note);

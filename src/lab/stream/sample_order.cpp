@@ -94,8 +94,8 @@ Sample SampleOrder::next() {
 void SampleOrder::seek(const StreamPosition& position) {
   if (position.seed != options_.seed || position.size != size()) {
     throw Error(ErrorKind::state_mismatch, kSampleOrder,
-                fmt::format("the saved position belongs to {} samples with seed {}, the data at "
-                            "hand to {} samples with seed {}; resume with the same data, sequence "
+                fmt::format("the saved position belongs to {} samples with seed {}, the present "
+                            "data to {} samples with seed {}; resume with the same data, sequence "
                             "length and seed",
                             position.size, position.seed, size(), options_.seed));
   }

@@ -199,9 +199,11 @@ OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name) {
 void check_together(const Task& task, const TomlTable& root) {
   const bool language_model = task.model.vocab_size > 0;
   if (language_model != task.is_language()) {
-    root.fail("data", fmt::format("is of kind '{}' and the model '{}'; expected both of language "
-                                  "or both of images",
-                                  task.data.kind, task.model.kind));
+    root.fail(
+        "data",
+        fmt::format(
+            "is of kind '{}' and the model '{}'; expected both for language or both for images",
+            task.data.kind, task.model.kind));
   }
   const std::int64_t size =
       task.is_language() ? task.data.sequence : task.data.image_size * task.data.image_size;

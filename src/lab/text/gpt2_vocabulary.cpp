@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kReadVocabulary = "gpt2 tokenizer";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::string_view kVocabularyRemedy =
-    "take encoder.json and vocab.bpe of one and the same GPT-2 vocabulary";
+    "use encoder.json and vocab.bpe of the same GPT-2 vocabulary";
 
 std::string_view text_of(const FileMapping& mapping) {
   const auto bytes = mapping.bytes();
@@ -180,18 +180,17 @@ void Gpt2Tokenizer::read_merges(std::string_view text, const TokenOf& token_of,
     }
     // Numbers follow the merges: whatever was swapped, removed or put in between shows here.
     if (rank == made_.size() || merged != made_[rank]) {
-      throw fail(
-          fmt::format("line {}: '{}' makes the token {}; expected the merge that makes {}, "
-                      "the next of encoder.json; the merges are not in their order, or one "
-                      "is missing or too many",
-                      line_number, printable(line), merged,
-                      rank == made_.size() ? "none" : fmt::format("{}", made_[rank])));
+      throw fail(fmt::format(
+          "line {}: '{}' produces the token {}; expected the merge that produces {}, "
+          "the next of encoder.json; the merges are out of order, or one is missing or added",
+          line_number, printable(line), merged,
+          rank == made_.size() ? "none" : fmt::format("{}", made_[rank])));
     }
     const auto made_before = [&](int part, const std::string& bytes) {
       return bytes.size() == 1 || part < merged;
     };
     if (!made_before(a, left) || !made_before(b, right)) {
-      throw fail(fmt::format("line {}: '{}' merges a token that a later line makes", line_number,
+      throw fail(fmt::format("line {}: '{}' merges a token that a later line produces", line_number,
                              printable(line)));
     }
     const auto key = (static_cast<std::uint32_t>(a) << 16U) | static_cast<std::uint32_t>(b);

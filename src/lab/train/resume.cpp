@@ -25,7 +25,7 @@ void check_place(const TrainState& state, std::int64_t step, const ResumeFrom& f
   }
   if (state.data.seed != from.data.seed || state.data.size != from.data.size) {
     throw refuse("its position belongs to " + text(state.data.size) + " samples with seed " +
-                 text(state.data.seed) + ", the data at hand to " + text(from.data.size) +
+                 text(state.data.seed) + ", the present data to " + text(from.data.size) +
                  " samples with seed " + text(from.data.seed) +
                  "; resume with the same data, sequence length and seed");
   }

@@ -53,7 +53,7 @@ Error error_without_memory(const std::string& asked) {
   return {ErrorKind::unsupported, "train",
           "out of memory" + (asked.empty() ? asked : ": " + asked + " were requested at once") +
               "; in the task, lower batch or raise accumulate, set checkpoint_activations = true, "
-              "or make the model smaller; what was saved is kept"};
+              "or make the model smaller; saved checkpoints are kept"};
 }
 
 Error error_of_torch(const c10::Error& error) {

@@ -59,7 +59,7 @@ void Trainer::Impl::take_lock() {
   lock.emplace(folder.path());
   if (!lock->held()) {
     note("the file system of '" + folder.path().string() +
-         "' has no locks; nothing keeps a second process out of the folder");
+         "' does not support locks; nothing stops a second process from using the folder");
   }
 }
 

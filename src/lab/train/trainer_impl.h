@@ -64,7 +64,7 @@ struct Trainer::Impl {
   std::optional<Json> finished;  // result.json of a run that there is nothing left to do of
   bool resumed = false;
   // The last checkpoint: its step, and that of the last evaluation in it. A run that was stopped
-  // inside of an evaluation has saved the step without.
+  // during an evaluation has saved the step without it.
   std::int64_t saved = -1;
   std::int64_t saved_evaluation = -1;
   WeightNorms norms;  // at the last evaluation

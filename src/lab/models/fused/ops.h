@@ -28,8 +28,8 @@ at::Tensor swiglu(const at::Tensor& x);
 
 // Each group's tensors one below the other, in another type; 1-D ones end to end. All in one
 // buffer, by one launch for some 96 tensors. A group of one tensor that has the type already is
-// that tensor. Made anew for every forward pass: nothing to keep up to date, and what a backward
-// pass uses is what its forward pass saw.
+// that tensor. Made again for every forward pass: nothing to keep up to date, and a backward pass
+// uses what its forward pass saw.
 std::vector<at::Tensor> joined_copies(const std::vector<std::vector<at::Tensor>>& groups,
                                       at::ScalarType type);
 

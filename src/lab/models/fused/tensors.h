@@ -26,7 +26,7 @@ inline void* stream_of(const at::Tensor& tensor) {
 inline void first_derivative_only(const char* where) {
   if (!at::GradMode::is_enabled()) return;
   throw Error(ErrorKind::unsupported, where,
-              "a second derivative was asked for; there is only the first");
+              "a second derivative was requested; only the first is implemented");
 }
 
 }  // namespace rode::lab::fused

@@ -20,7 +20,7 @@
 
 namespace rode::torch {
 
-// State of one parameter: the tensors that the engine steps on, by the engine's keys.
+// State of one parameter: the tensors that the engine updates, by the engine's keys.
 class ParamState final : public ::torch::optim::OptimizerCloneableParamState<ParamState> {
  public:
   std::map<std::string, at::Tensor> tensors;
@@ -29,9 +29,9 @@ class ParamState final : public ::torch::optim::OptimizerCloneableParamState<Par
   void serialize(::torch::serialize::OutputArchive& archive) const override;
 };
 
-// An optimizer whose steps are the engine's, on memory that is torch's: parameters, gradients and
-// state stay tensors, and nothing is copied. The engine is built at the first step, and again
-// where parameters, devices, types or fixed options have changed; state is kept. Throws
+// An optimizer that runs the engine on torch's memory: parameters, gradients and state stay
+// tensors, and nothing is copied. The engine is built at the first step, and again if parameters,
+// devices, types or fixed options have changed; state is kept. Throws
 // rode::Error; a call that throws has changed nothing, except where Error::changed() says so:
 // a step that left weights which are not finite (rode/optimizer.h).
 class EngineOptimizer : public ::torch::optim::Optimizer {

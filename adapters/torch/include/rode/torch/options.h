@@ -22,14 +22,14 @@ namespace rode::torch {
 
 using rode::GroupRule;
 
-// What a group has beside the optimizer's own options.
+// The fields of a parameter group besides the optimizer's own options.
 struct GroupSettings {
   GroupRule rule = GroupRule::automatic;
   Route route = Route::language;          // of an automatic group, and of a module
   Layout layout = Layout::out_in;         // how the group's matrices are stored
   std::vector<std::string> names = {};    // of the parameters, for messages; empty: "param.0", ...
   bool couple_lr_rho = true;              // lr_rho acts as lr_rho * lr / initial_lr
-  std::optional<double> initial_lr = {};  // get_lr() when the group came to its optimizer
+  std::optional<double> initial_lr = {};  // get_lr() when the group was added to its optimizer
 };
 
 // The side of the options that the optimizer works with, whatever its rule.
@@ -44,7 +44,7 @@ class GroupOptions : public GroupSettings {
   virtual void adopt() = 0;
   // Takes all values of options of the same type.
   virtual void assign(const GroupOptions& other) = 0;
-  // Tells a live engine what has changed; false: it must be built anew.
+  // Sends changes to a live engine; false: it must be rebuilt.
   virtual bool send(rode::Optimizer& engine, std::size_t group) const = 0;
 
  protected:
@@ -57,7 +57,7 @@ class GroupOptions : public GroupSettings {
 // `EngineOptions` is a struct of rode/optim/: its fields are this class's, under their names.
 //   RODEOptions options(rode::RodeOptions{.lr = 1e-3, .nesterov = true});
 //   options.lr_rho = 2e-3;
-// A group with options of its own takes nothing from the optimizer's defaults.
+// A parameter group with its own options takes nothing from the optimizer's defaults.
 template <class EngineOptions>
 class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<EngineOptions>>,
                       public GroupOptions,
@@ -67,7 +67,7 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
       : GroupOptions(std::move(group)), EngineOptions(std::move(engine)) {}
   Options(double rate) { this->lr = rate; }  // NOLINT: as torch::optim's options
 
-  // What a scheduler moves: lr, or lr_rest where the group's rule is the rest's.
+  // What a scheduler changes: lr, or lr_rest if the group uses the rule of the rest.
   double get_lr() const override;
   void set_lr(double rate) override;
 

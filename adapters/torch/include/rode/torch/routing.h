@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters of a module take the matrix rule: module types decide, names where they are
+// Which parameters of a module use the matrix rule: module types decide, or names if those are
 // unknown.
 #pragma once
 
