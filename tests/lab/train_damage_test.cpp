@@ -222,7 +222,7 @@ TEST(Training, TheOnlyCheckpointIsNotPassedOver) {
   std::filesystem::remove(folder.checkpoint(3));
   std::filesystem::resize_file(folder.checkpoint(6), 1000);
   const std::string error = error_of([&] { const Trainer trainer(run.options); });
-  EXPECT_MENTIONS(error, "no checkpoint before it is left");
+  EXPECT_MENTIONS(error, "there is no earlier checkpoint");
   EXPECT_MENTIONS(error, "--overwrite");
   EXPECT_TRUE(std::filesystem::exists(folder.checkpoint(6)));
 }

@@ -3,12 +3,14 @@
 #include <cmath>
 #include <csignal>
 
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "lab/run/interrupt.h"
 #include "lab/text/token_folder.h"
+#include "lab/train/torch_messages.h"
 #include "lab/train/trainer.h"
 #include "rode/safetensors.h"
 #include "support.h"
@@ -98,17 +100,24 @@ TEST(Training, TellsOnlyWhatIsKnownAndHowFarAnEvaluationIs) {
 }
 
 TEST(Training, WhatTorchRefusesIsToldWithARemedyAndWithoutAStackTrace) {
-  const Scratch scratch;
-  Task task = small_task();
-  task.model.mlp_width = std::int64_t{1} << 43;  // beyond any address space
-  const TrainOptions options = options_for(task, "adamw", scratch / "run");
-  const std::string error = error_of([&] { Trainer trainer(options); });
+  WarningNotes notes([](const std::string&) {});
+  const std::string error = error_of(
+      [&] { with_torch_messages(notes, [] { return at::empty({std::int64_t{1} << 43}); }); });
   EXPECT_MENTIONS(error, "out of memory: ");
   EXPECT_MENTIONS(error, " bytes were requested");
   EXPECT_MENTIONS(error, "lower batch");
   for (const char* raw : {"\n", "alloc_cpu", "Exception raised", "frame #"}) {
     EXPECT_EQ(error.find(raw), std::string::npos) << error;
   }
+}
+
+TEST(Training, AModelLargerThanTheMachineIsRefusedBeforeAnythingIsWritten) {
+  const Scratch scratch;
+  Task task = small_task();
+  task.model.mlp_width = std::int64_t{1} << 43;  // beyond any address space
+  const TrainOptions options = options_for(task, "adamw", scratch / "run");
+  const std::string error = error_of([&] { const Trainer trainer(options); });
+  EXPECT_MENTIONS(error, "choose a smaller model");
   EXPECT_FALSE(std::filesystem::exists(options.out));
 }
 
