@@ -213,7 +213,7 @@ inline const std::vector<Variant>& variants() {
     add("rode_gram", "rode", {{"reproject", "final"}, {"ns_form", "gram"}, {"ns_dtype", "fp32"}});
     add("rode_retraction", "rode", {{"direction", "retraction"}, {"conditioner", "none"}});
     add("rode_still", "rode", {{"direction", "fixed"}});
-    add("rode_rows", "rode", {{"normalize", "rows"}, {"splits", "h.0.*=3"}});
+    add("rode_rows_split", "rode", {{"normalize", "rows"}, {"splits", "h.0.*=3"}});
     add("muon_rows", "muon-normproj", {{"normalize", "rows"}});
     add("mars_rows", "mars-m", {{"normalize", "rows"}});
     add("muon_hyperball", "muon", {{"constraint", "hyperball"}});
