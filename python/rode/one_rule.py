@@ -31,8 +31,8 @@ class AdEMAMix(EngineOptimizer):
           beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
           f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 
-        The rest takes the same rule with lr_rest and weight_decay_rest.
-        Deviations: none. State: 12 bytes a parameter.
+        The rest uses the same rule with lr_rest and weight_decay_rest.
+        Deviations: none. State: 12 bytes per parameter.
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
@@ -73,7 +73,7 @@ class Adafactor(EngineOptimizer):
           u <- u / max(1, RMS(u) / clip_threshold)
           W <- (1 - lr * weight_decay) W - lr u
 
-        Deviations: none. State: rows + columns, or 4 bytes a parameter for rank < 2.
+        Deviations: none. State: rows + columns, or 4 bytes per parameter for rank < 2.
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
@@ -109,8 +109,8 @@ class AdamW(TorchTwin):
           W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
         maximize: g is the negated gradient.
-        The rest takes the same rule with lr_rest and weight_decay_rest.
-        Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes a parameter.
+        The rest uses the same rule with lr_rest and weight_decay_rest.
+        Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++
     belong to a language model of 114M parameters); one rule and one rate for all, unless
@@ -155,7 +155,7 @@ class Lion(EngineOptimizer):
           W <- W - lr (u + weight_decay W)
           m <- beta2 m + (1 - beta2) g
 
-        The rest takes the same rule with lr_rest (unless set, lr) and weight_decay_rest.
+        The rest uses the same rule with lr_rest (unless set, lr) and weight_decay_rest.
         Deviations: none. State: 4 bytes per parameter.
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
@@ -181,16 +181,16 @@ class Lion(EngineOptimizer):
 
 
 class SGD(TorchTwin):
-    r"""SGD with heavy-ball momentum and coupled weight decay, as torch.optim.SGD::
+    r"""SGD with heavy-ball momentum and coupled weight decay, like torch.optim.SGD::
 
           d  = g + weight_decay W
           B <- momentum * B + d        (B = d at the first step: B starts at 0)
-                                       (momentum = 0: B stays as it is, and W - lr d)
+                                       (momentum = 0: B stays unchanged, and W - lr d)
           W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 
         maximize: g is the negated gradient.
-        The rest takes the same rule with lr_rest and weight_decay_rest.
-        Deviations: none. State: 4 bytes a parameter.
+        The rest uses the same rule with lr_rest and weight_decay_rest.
+        Deviations: none. State: 4 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++
     belong to a language model of 114M parameters); one rule and one rate for all, unless

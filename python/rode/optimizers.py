@@ -16,7 +16,7 @@ __all__ = [
 
 
 class RODE(EngineOptimizer):
-    r"""RODE: radius and direction of every matrix learn by rules of their own::
+    r"""RODE: the radius and the direction of every matrix follow separate rules::
 
         Xu, Qu, Sun, Zhuo: "RODE: A Radial-Orthogonal Decoupled Engine for Optimization", 2026,
         Algorithm 1. For a matrix W with gradient g and raw buffer B:
@@ -35,7 +35,7 @@ class RODE(EngineOptimizer):
 
         Variants:
           nesterov               X_0 from momentum * M + P(g)
-          reproject = guarded    after each reprojection but the last, X is multiplied by
+          reproject = guarded    after each reprojection except the last, X is multiplied by
                                  min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
                                  iteration can diverge; this one is bounded in exact arithmetic
                                  (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
@@ -47,10 +47,13 @@ class RODE(EngineOptimizer):
           direction = retraction U' = (U - theta D) / ||U - theta D||
           direction = fixed      U' = U
           conditioner = none     Q = X_0, q = 1
+          normalize = rows       the rows of Q are normalised as Muon's (rode/optim/muon.h), then
+                                 Q <- P(Q); without a direction, v stays
 
-        Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23
-        of its terms (a gradient along W, to rounding) has no direction (docs/numerics.md).
-        State: 4 bytes a matrix parameter (momentum), a few scalars a matrix.
+        Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of
+        its terms (a gradient along W, to rounding) has no direction (docs/numerics.md). State: 4 bytes
+        per matrix parameter (momentum), a few scalars per matrix; with normalize = rows 4 bytes per row
+        of the fan-out.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
     ``couple_lr_rho`` is False.
@@ -74,6 +77,8 @@ class RODE(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         nesterov: bool = False,
         snr: bool = False,
         snr_min: float = 0.01,
@@ -104,14 +109,17 @@ class Muon(EngineOptimizer):
           B <- momentum * B + (1 - momentum) g
           S  = (1 - momentum) g + momentum * B   (nesterov), else B
           O  = NS(S / max(||S||, eps))
+          normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements,
+            v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + 1e-8)
+            O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
           W <- (1 - lr * weight_decay) W - lr * scale * O
           scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
 
         constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
         constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
 
-        Deviations: none from torch.optim.Muon but the precision of the products.
-        State: 4 bytes a matrix parameter.
+        Deviations: none from torch.optim.Muon except the precision of the products.
+        State: 4 bytes per matrix parameter; with normalize = rows 4 bytes per row of the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
@@ -129,6 +137,8 @@ class Muon(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         eps: float = 1e-7,
         scale: str = "original",
         constraint: str = "none",
@@ -150,10 +160,10 @@ class SOAP(EngineOptimizer):
     r"""SOAP: Adam in the slowly changing eigenbasis of Shampoo's preconditioner::
 
         Vyas et al., "SOAP: Improving and stabilizing Shampoo using Adam", 2025. For a tensor
-        W of rank >= 2 with gradient G; GG_i is G contracted with itself over all modes but i:
+        W of rank >= 2 with gradient G; GG_i is G contracted with itself over all modes except i:
 
           first gradient: L_i <- (1 - beta2) GG_i, Q_i = eigenvectors of L_i, descending;
-                          the weight does not move
+                          the weight does not change
           then, with k = 1, 2, ... counting the gradients after the first:
           G' = G rotated by every Q_i^T
           m <- beta1 m + (1 - beta1) G',   v <- beta2 v + (1 - beta2) G'^2
@@ -161,12 +171,12 @@ class SOAP(EngineOptimizer):
           W <- W - lr sqrt(1 - beta2^k) / (1 - beta1^k) N,   then W <- (1 - lr * weight_decay) W
           L_i <- beta2 L_i + (1 - beta2) GG_i
           every precondition_frequency-th k: columns of Q_i sorted by diag(Q_i^T L_i Q_i),
-            v permuted alike, Q_i <- qr(L_i Q_i), m rotated from the old basis to the new
+            v permuted the same way, Q_i <- qr(L_i Q_i), m rotated from the old basis to the new
 
         A mode longer than max_precond_dim keeps the identity. Tensors are not flattened.
         Deviations: m is rotated only when the basis changes, which equals the authors' round
         trip at every step in exact arithmetic; `step` counts the first gradient too.
-        State: 8 bytes a parameter and 8 bytes an element of each mode's square factor.
+        State: 8 bytes per parameter and 8 bytes per element of each mode's square factor.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
@@ -198,15 +208,17 @@ class MARSM(EngineOptimizer):
     r"""MARS-M: Muon on a variance-reduced gradient (approximate mode)::
 
         Liu et al., "MARS-M: When variance reduction meets matrices", 2025. With c = gamma *
-        momentum / (1 - momentum), G the gradient and G_prev the one before (0 at first):
+        momentum / (1 - momentum), G the gradient and G_prev the previous one (initially 0):
 
           C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
           M <- momentum * M + (1 - momentum) C
           O  = NS(M / (||M|| + eps))
+          normalize = rows: as Muon's (rode/optim/muon.h)
           W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
           G_prev <- G
 
-        Deviations: none. State: 8 bytes a matrix parameter.
+        Deviations: none. State: 8 bytes per matrix parameter; with normalize = rows 4 bytes per row of
+        the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
@@ -224,6 +236,8 @@ class MARSM(EngineOptimizer):
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
+        normalize: str = "none",
+        row_beta: float = 0.95,
         eps: float = 1e-7,
         lr_rest: float | None = None,
         weight_decay_rest: float = 0.0009,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation checkpointing, the loss in parts, and weights in files.
+// Activation checkpointing, the loss in parts, weights in files, and errors of Torch.
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -10,6 +10,7 @@
 #include "lab/models/recompute.h"
 #include "lab/models_support.h"
 #include "lab/task/model_size.h"
+#include "lab/train/torch_messages.h"
 #include "rode/safetensors.h"
 
 namespace rode::lab {
@@ -263,6 +264,18 @@ TEST(Weights, InBf16AreWrittenAsTheyAreAndReadIntoFp32) {
   const auto read = other->module().parameters();
   for (std::size_t i = 0; i < read.size(); ++i) {
     EXPECT_TRUE(at::equal(read[i], rounded[i].to(at::kFloat))) << i;
+  }
+}
+
+TEST(TorchMessages, WhatTorchRefusesIsToldWithARemedyAndWithoutAStackTrace) {
+  WarningNotes notes([](const std::string&) {});
+  const std::string error = error_of(
+      [&] { with_torch_messages(notes, [] { return at::empty({std::int64_t{1} << 43}); }); });
+  EXPECT_MENTIONS(error, "out of memory: ");
+  EXPECT_MENTIONS(error, " bytes were requested");
+  EXPECT_MENTIONS(error, "lower batch");
+  for (const char* raw : {"\n", "alloc_cpu", "Exception raised", "frame #"}) {
+    EXPECT_EQ(error.find(raw), std::string::npos) << error;
   }
 }
 

@@ -3,14 +3,12 @@
 #include <cmath>
 #include <csignal>
 
-#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "lab/run/interrupt.h"
 #include "lab/text/token_folder.h"
-#include "lab/train/torch_messages.h"
 #include "lab/train/trainer.h"
 #include "rode/safetensors.h"
 #include "support.h"
@@ -97,18 +95,6 @@ TEST(Training, TellsOnlyWhatIsKnownAndHowFarAnEvaluationIs) {
   EXPECT_EQ(told[1].evaluating->done, 4);
   EXPECT_EQ(told[1].evaluating->total, 6);
   EXPECT_TRUE(told[4].loss && told[4].rates && told[4].units_per_second && told[4].seconds_left);
-}
-
-TEST(Training, WhatTorchRefusesIsToldWithARemedyAndWithoutAStackTrace) {
-  WarningNotes notes([](const std::string&) {});
-  const std::string error = error_of(
-      [&] { with_torch_messages(notes, [] { return at::empty({std::int64_t{1} << 43}); }); });
-  EXPECT_MENTIONS(error, "out of memory: ");
-  EXPECT_MENTIONS(error, " bytes were requested");
-  EXPECT_MENTIONS(error, "lower batch");
-  for (const char* raw : {"\n", "alloc_cpu", "Exception raised", "frame #"}) {
-    EXPECT_EQ(error.find(raw), std::string::npos) << error;
-  }
 }
 
 TEST(Training, AModelLargerThanTheMachineIsRefusedBeforeAnythingIsWritten) {
