@@ -151,7 +151,8 @@ TEST(Groups, TheSameMemoryOrNameInTwoOfThemIsRefused) {
   auto renamed = model.parameters();
   for (Parameter& p : renamed) p.name = "other." + p.name;
   expect_error([&] { Optimizer({{model.parameters(), RodeOptions{}}, {renamed, AdamWOptions{}}}); },
-               ErrorKind::invalid_argument, {"'h.0.weight'", "'other.h.0.weight'", "two groups"});
+               ErrorKind::invalid_argument,
+               {"'h.0.weight'", "'other.h.0.weight'", "two parameter groups"});
   expect_error(
       [&] {
         Optimizer({{model.parameters(), RodeOptions{}}, {other.parameters(), AdamWOptions{}}});

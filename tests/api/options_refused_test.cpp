@@ -64,9 +64,9 @@ TEST(OptionsRefused, TextsOfAnotherKindAreRefusedWithKeyAndValue) {
       {"rode", "radius", "adaptiv", "'adaptive'"},
       {"sgd", "seed", "-1", ">= 0"},
       {"sgd", "seed", "18446744073709551616", "below 2^64"},
-      {"adamw", "betas", "0.9", "2 numbers"},
-      {"adamw", "betas", "0.9,0.9,0.9", "2 numbers"},
-      {"adamw", "betas", "0.9,", "2 numbers"},
+      {"adamw", "betas", "0.9", "2 comma-separated numbers"},
+      {"adamw", "betas", "0.9,0.9,0.9", "2 comma-separated numbers"},
+      {"adamw", "betas", "0.9,", "2 comma-separated numbers"},
       {"adamw", "rounding", "even", "nearest"},
   };
   for (const Refusal& row : table) {

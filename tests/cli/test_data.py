@@ -263,7 +263,7 @@ def test_info_refuses_what_is_not_whole(rode, tmp_path):
     file.write_bytes(good)
     (out / "tokens.json").unlink()
     done = rode.call("data", "info", out)
-    assert done.returncode == 0 and "not known" in done.stdout
+    assert done.returncode == 0 and "unknown" in done.stdout
 
 
 @pytest.mark.parametrize(

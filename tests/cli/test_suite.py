@@ -29,7 +29,7 @@ def test_a_program_that_skips_everything_says_why_and_is_no_success(api_tests):
     done = run(api_tests, "--gtest_filter=*/Deferred.*")
     assert done.returncode == ALL_SKIPPED
     said = done.stdout.splitlines()[-2:]
-    assert "skipped: on CUDA only: a step of the CPU is done when it returns" in said[0]
+    assert "skipped: on CUDA only: a CPU step is complete when it returns" in said[0]
     assert said[1].startswith("every test was skipped")
 
 

@@ -240,7 +240,7 @@ TEST(Gpt2Tokenizer, RefusesMergesThatAreNotTheVocabularys) {
   EXPECT_MENTIONS(message(changed("b c\naa aa\n", "aa aa\nb c\n")), "line 4: 'aa aa'");
   EXPECT_MENTIONS(message(changed("b c\n", "")), "out of order");
   EXPECT_MENTIONS(message(changed("b c\n", "b c\nb c\n")), "line 5: 'b c'");
-  EXPECT_MENTIONS(message(good.merges + "a bc\n"), "line 11: 'a bc' makes the token");
+  EXPECT_MENTIONS(message(good.merges + "a bc\n"), "line 11: 'a bc' produces the token");
   // Every cut, at whatever byte: refused, or nothing lost but the end of the last line.
   for (std::size_t size = 0; size + 1 < good.merges.size(); ++size) {
     EXPECT_NE(message(good.merges.substr(0, size)), "") << size;

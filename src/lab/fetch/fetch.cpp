@@ -45,7 +45,7 @@ std::string verify(const DatasetFile& file, const fs::path& part) {
   };
   const std::uint64_t size = fs::file_size(part);
   if (file.size && size != *file.size) {
-    throw refuse(fmt::format("received {} of {} bytes", size, *file.size));
+    throw refuse(fmt::format("expected {} bytes, received {}", *file.size, size));
   }
   std::string sha256 = sha256_of_file(part);
   if (!file.sha256.empty() && sha256 != file.sha256) {
