@@ -28,7 +28,7 @@ double seconds_of(const at::Tensor& matrix) {
 }
 
 double bf16_over_fp32() {
-  const ::torch::NoGradGuard no_grad;
+  const at::NoGradGuard no_grad;
   const at::Tensor single = at::ones({kSide, kSide}, at::kFloat);
   const at::Tensor half = single.to(at::kBFloat16);
   seconds_of(single);  // the first ones make their kernels
