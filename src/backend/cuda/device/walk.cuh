@@ -29,20 +29,23 @@ struct Walk {
     std::int64_t row, col;
   };
   __device__ Place place(int i) const {
-    const std::int64_t right = col + i;
-    // A slice ends in the next row at the latest where rows are longer than it.
-    const std::int64_t down = cols >= kSlice
-                                  ? (right >= cols ? 1 : 0)
-                                  : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
-                                                              static_cast<std::uint32_t>(cols));
+    const std::int64_t right = col + i, down = rows_to(right);
     return {row + down, right - down * cols};
   }
 
   // Where it lies in an array with `stride` elements from row to row.
   __device__ std::int64_t at(int i, std::int64_t stride) const {
     if (stride == cols) return first + i;
-    const Place where = place(i);
-    return where.row * stride + where.col;
+    const std::int64_t right = col + i, down = rows_to(right);
+    return (row + down) * stride + (right - down * cols);
+  }
+
+  // Rows down from the slice's first row to what lies `right` of that row's beginning.
+  __device__ std::int64_t rows_to(std::int64_t right) const {
+    // A slice ends in the next row at the latest where rows are longer than it.
+    return cols >= kSlice ? (right >= cols ? 1 : 0)
+                          : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
+                                                      static_cast<std::uint32_t>(cols));
   }
 };
 

@@ -22,9 +22,14 @@ namespace {
 
 constexpr int kRuns = 1;
 
+// What the kernel reads, not the whole view of a step: with that, it has too few registers.
 struct Args {
-  StepView view;
   const SliceEntry* slices;
+  const JobEntry* jobs;
+  const std::int32_t* live;
+  const MatrixEntry* matrices;
+  const MatrixStep* matrix_steps;
+  double* formed;
 };
 
 // What one thread needs of a matrix's slot.
@@ -135,14 +140,13 @@ __device__ double form_slice(const JobEntry& job, const Slot& slot, bool vector,
 }
 
 __global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
-  const StepView& view = args.view;
   // Backwards: what was measured last may still be in L2.
   const SliceEntry entry = args.slices[gridDim.x - 1 - blockIdx.x];
-  const JobEntry job = view.jobs[entry.job];
+  const JobEntry job = args.jobs[entry.job];
   follow();
-  if (view.live[entry.job] == 0) return;
-  const MatrixEntry& matrix = view.matrices[entry.job];
-  const MatrixStep& step = view.matrix_steps[entry.job];
+  if (args.live[entry.job] == 0) return;
+  const MatrixEntry& matrix = args.matrices[entry.job];
+  const MatrixStep& step = args.matrix_steps[entry.job];
   const Slot slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
                   static_cast<float>(step.inverse_norm)};
   const Walk slice(job.rows, job.cols, entry.index);
@@ -155,15 +159,16 @@ __global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
     sum = form_slice(job, slot, vector, slice, rule, job.measure == Measure::three, rule.mars);
   }
   sum = block_sum<kSliceThreads>(sum);
-  if (threadIdx.x == 0) view.formed[job.first_slice + entry.index] = sum;
+  if (threadIdx.x == 0) args.formed[job.first_slice + entry.index] = sum;
 }
 
 }  // namespace
 
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  launch_following(form, static_cast<unsigned>(range.count), kSliceThreads, stream,
-                   Args{view, range.slices});
+  launch_following(
+      form, static_cast<unsigned>(range.count), kSliceThreads, stream,
+      Args{range.slices, view.jobs, view.live, view.matrices, view.matrix_steps, view.formed});
   RODE_CUDA_CHECK_LAUNCH(stream, "form");
 }
 
