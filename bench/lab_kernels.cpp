@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each part of a training step of the 114M decoder by itself on the GPU: time, bytes per second,
-// operations a second, one JSON line each.
+// operations per second, one JSON line each.
 //
 //   bench_lab_kernels [TOKENS]     65536 of them, in sequences of 512
 #include <algorithm>

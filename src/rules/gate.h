@@ -3,7 +3,7 @@
 //
 // All of it is told from sums that a step makes anyway. A NaN or Inf among the weights before the
 // step makes ||W||^2 not finite, one among those that were stored ||W' - W||^2, also where bf16
-// rounded to Inf. Finite fp32 weights cannot: squares of at most 2^130 are far inside of double's
+// rounded to Inf. Finite fp32 weights cannot: squares of at most 2^130 are far inside double's
 // range, however many are added.
 #pragma once
 

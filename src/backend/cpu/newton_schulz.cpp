@@ -106,7 +106,7 @@ class GramForm {
     apply(team_, space_.x, q_, plan_.rows, plan_.cols, space_.y);
     std::swap(space_.x, space_.y);
   }
-  // Plans take this form only where nothing is projected inside of the iteration.
+  // Plans take this form only where nothing is projected inside the iteration.
   double along(const Sphere&) { return 0; }
   void project(const Sphere&, double, double) {}
   void keep(bool) {}

@@ -3,7 +3,7 @@
 //
 // 256 threads hold 8 x 8 sums each of a 128 x 128 tile; 16 steps of K are staged in shared
 // memory at a time. This is the path of ns_dtype = fp32, of short sides below 64 and of
-// chips without the Hopper kernels.
+// chips before compute capability 8.0; CudaProducts::plain takes it anywhere.
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/newton_schulz/elements.cuh"
 #include "backend/cuda/newton_schulz/products.h"

@@ -13,9 +13,15 @@
 namespace rode::cuda {
 namespace {
 
+// What the kernel reads, not the whole view of a step: registers are scarce.
 struct Args {
-  StepView view;
   const SliceEntry* slices;
+  const JobEntry* jobs;
+  const std::int32_t* live;
+  const ElementEntry* elements;
+  const ElementStep* steps;
+  double* moved;
+  std::int32_t element_from;
 };
 
 template <class Rule>
@@ -63,21 +69,20 @@ __device__ Moved step_slice(const JobEntry& job, std::uint64_t sequence, const W
 }
 
 __global__ void __launch_bounds__(kSliceThreads, 5) element(Args args) {
-  const StepView& view = args.view;
   const SliceEntry entry = args.slices[blockIdx.x];
-  if (view.live[entry.job] == 0) return;
-  const JobEntry job = view.jobs[entry.job];
-  const ElementStep& step = view.element_steps[entry.job - view.element_from];
+  if (args.live[entry.job] == 0) return;
+  const JobEntry job = args.jobs[entry.job];
+  const ElementStep& step = args.steps[entry.job - args.element_from];
   const Walk slice(job.rows, job.cols, entry.index);
   Moved moved;
-  rules::ElementRules::visit(view.elements[entry.job - view.element_from].rule, [&]<class Rule>() {
+  rules::ElementRules::visit(args.elements[entry.job - args.element_from].rule, [&]<class Rule>() {
     moved = step_slice<Rule>(job, step.sequence, slice,
                              step.coefficients.as<typename Rule::Coefficients>());
   });
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kSliceThreads>(sums);
   if (threadIdx.x != 0) return;
-  double* out = view.moved + 2 * (job.first_slice + entry.index);
+  double* out = args.moved + 2 * (job.first_slice + entry.index);
   out[0] = sums[0];
   out[1] = sums[1];
 }
@@ -86,7 +91,9 @@ __global__ void __launch_bounds__(kSliceThreads, 5) element(Args args) {
 
 void launch_element(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  element<<<static_cast<unsigned>(range.count), kSliceThreads, 0, stream>>>({view, range.slices});
+  element<<<static_cast<unsigned>(range.count), kSliceThreads, 0, stream>>>(
+      {range.slices, view.jobs, view.live, view.elements, view.element_steps, view.moved,
+       view.element_from});
   RODE_CUDA_CHECK_LAUNCH(stream, "element");
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SOAP's element-wise parts; its products are in sgemm.cu.
 //
-// Recurrence: rode/optim/soap.h. Bytes an element in fp32: moments 24 (g, m, v in; m, v, N
-// out), write 12, permute 8, widen 6. Blocks of 256 threads over the elements, one element a
-// thread at a time; a write takes slices, for each leaves one pair of partial sums.
+// Recurrence: rode/optim/soap.h. Bytes per element in fp32: moments 24 (g, m, v in; m, v, N
+// out), write 12, permute 8, widen 6. Blocks of 256 threads over the elements, one element
+// per thread at a time; a write takes slices, for each leaves one pair of partial sums.
 #include <algorithm>
 
 #include "backend/cuda/device/check.h"

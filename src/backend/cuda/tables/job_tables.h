@@ -53,8 +53,8 @@ class JobTables {
   // Uploads where something has changed, in the order of the stream.
   void upload(cudaStream_t stream);
 
-  // A view with a table of jobs of its own: its tensors stay the ones bound now, for a graph of
-  // the caller's. Allocates, and waits for the stream.
+  // A view with a table of jobs of its own: its tensors stay the ones bound now, for a graph
+  // that the caller captures. Allocates, and waits for the stream.
   StepView frozen(cudaStream_t stream);
 
   // What the last step left: waits for the stream. Valid until the next call.
