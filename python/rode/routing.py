@@ -104,9 +104,8 @@ def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
     takes as many features in.
 
     A layer's outputs are another layer's inputs: a matrix with as many columns is there, or, where
-    layers are fused into one (gate and up; query, key and value; the gates of an LSTM), with a half, a third or a
-    quarter of them.
-    Other shapes of layers come back in every block. Nothing reads a vocabulary, and a model has
+    layers are fused into one (gate and up; query, key and value; the gates of an LSTM), with a
+    half, a third or a quarter of them. Other shapes of layers come back in every block. Nothing reads a vocabulary, and a model has
     one embedding and one head.
     """
     shapes = [

@@ -240,8 +240,8 @@ void append_newton_schulz(std::vector<OptionField<O>>& fields) {
                           "Newton-Schulz polynomials"));
   fields.push_back(
       choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
-             "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; on the CPU bf16 "
-             "needs a short side of 64 or more"));
+             "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; a matrix with a short "
+             "side below 64 always takes fp32"));
   fields.push_back(choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
                           "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
 }

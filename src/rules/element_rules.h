@@ -6,10 +6,11 @@
 //   kCountsSteps        keeps `step`, the number of the parameter's gradients
 //   kAveragesSquares    a gradient must have squares that fp32 can hold
 //   Constants           what follows from the options alone
-//   Coefficients        what all elements share in one step: coefficients(constants, multiplier,
-//   t),
-//                       t counting the parameter's gradients from 1 (0 where they are not counted)
-//   element(coefficients, w, g, moments)    the new weight; the moments advance in place
+//   Coefficients        what all elements share in one step
+//   coefficients(constants, multiplier, t)
+//                       t counts the parameter's gradients from 1 (0 where they are not counted)
+//   element(coefficients, w, g, moments)
+//                       the new weight; the moments advance in place
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three products of a Newton-Schulz step, cut into tasks by shape alone.
+// The products of Newton-Schulz in fp32, cut into tasks by shape alone.
 #pragma once
 
 #include <cstdint>
