@@ -151,7 +151,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
     const Subject subject{index, &slots[index].parameter, entry.treatment};
     states.push_back(std::make_unique<ParameterState>(
         slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
-    group.instance->add_jobs(jobs, subject, *states.back(), *backend);
+    group.instance->add_jobs(jobs, subject, *states.back(), backend.get());
   }
 }
 
