@@ -218,4 +218,26 @@ std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, c
 std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Method& method,
                                 const Routing& routing = {});
 
+// What a step would ask of one parameter's gradient.
+struct PlannedGradient {
+  std::string parameter;
+  // Whether the result for an element depends on that element alone, so that a part of the
+  // parameter may be stepped by itself.
+  bool elementwise = false;
+  double most_gg = 0;  // a gradient whose squared norm exceeds it is refused
+};
+// From shapes alone, as planned_state; frozen parameters have none.
+std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parameters,
+                                               const Method& method, const Routing& routing = {});
+
+// One matrix, or block of a parameter that is split, on which a step would run Newton-Schulz.
+struct PlannedMatrix {
+  std::string parameter;
+  std::int64_t rows = 0, columns = 0;  // as stored
+  int iterations = 0;                  // at least 1
+};
+// From shapes alone, as planned_state.
+std::vector<PlannedMatrix> planned_matrices(std::span<const Parameter> parameters,
+                                            const Method& method, const Routing& routing = {});
+
 }  // namespace rode

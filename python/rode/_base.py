@@ -297,12 +297,20 @@ class EngineOptimizer(Groups):
         own = binding.settled().metadata()["rode.optimizer"]
         if saver is not None and saver != own:
             raise _engine.Error(
-                f"[load state] saved by '{saver}', but the optimizer here is '{own}'"
+                f"[load state] saved by '{saver}', but the optimizer here is '{own}'; state of one "
+                f"has a different meaning for the other; load it into '{saver}'"
             )
+        if metadata and "rode.step" in metadata:
+            steps = metadata["rode.step"]
+            try:
+                binding.engine.set_steps_done(int(steps))
+            except (TypeError, ValueError):  # the engine's refusal among them
+                raise _engine.Error(
+                    f"[load state] metadata 'rode.step' = '{steps}'; expected a step count; the "
+                    "file is damaged"
+                ) from None
         for name, value in given.items():
             here[name].copy_(placed(value, here[name]) if is_dtensor(here[name]) else value)
-        if metadata and "rode.step" in metadata:
-            binding.engine.set_steps_done(int(metadata["rode.step"]))
 
     def __getstate__(self) -> dict[str, Any]:
         self._note_steps()

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -19,6 +19,7 @@ from rode._checks import (
     repeated,
 )
 from rode._engine import Error
+from rode._options import Method
 from rode._shards import (
     Agreement,
     is_dtensor,
@@ -38,8 +39,6 @@ TYPE_NAMES = {
     torch.uint16: "U16",
 }
 TENSOR_TYPES = {text: dtype for dtype, text in TYPE_NAMES.items()}
-# Optimizer, settings, route, coupling of rates: what the engine is told of a group.
-Method: TypeAlias = tuple[str, list[tuple[str, str]], str, tuple[float | None, bool]]
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
@@ -79,11 +78,10 @@ class Binding:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
         self.names = names_of(groups)
-        routes = [(name, route) for name, _, route, _ in methods]
-        refuse_matrices(groups, routes, self.names)
+        refuse_matrices(groups, methods, self.names)
         # What this process steps: of a DTensor its part.
         self._locals = [local(p) for p in self.params]
-        self._agreement = make_agreement(groups, routes, self.names)
+        self._agreement = make_agreement(groups, methods, self.names)
         self.device = one_device(self.names, self.params)
         self._check_parameters()
         self.state = state

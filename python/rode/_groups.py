@@ -8,7 +8,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from rode import _engine
-from rode._binding import TENSOR_TYPES, TYPE_NAMES, Method
+from rode._binding import TENSOR_TYPES, TYPE_NAMES
 from rode._checks import (
     check_memory,
     check_names,
@@ -18,6 +18,7 @@ from rode._checks import (
     repeated,
 )
 from rode._options import (
+    Method,
     check_choices,
     coupling,
     decay_of_rest,
@@ -100,7 +101,7 @@ class Groups(torch.optim.Optimizer):
             if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
                 raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
         if not any(is_lazy(p) for p in params):  # of those the first step knows the shapes
-            refuse_matrices([group], [(self._name, self._route(group))], own)
+            refuse_matrices([group], [self._method(group)], own)
             self._plan(group, own)
         twice = repeated(own, params)
         if twice:  # torch has warned of it, without a name

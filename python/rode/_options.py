@@ -4,13 +4,15 @@
 import difflib
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from rode import _engine
 from rode.routing import ROUTES
 
+# Optimizer, settings, route, coupling of rates: what the engine is told of a group.
+Method: TypeAlias = tuple[str, list[tuple[str, str]], str, tuple[float | None, bool]]
 # What AdamW takes of a group of the rest, and the engine's names for it.
 REST_KEYS = {
     "lr": "lr_rest",

@@ -11,12 +11,8 @@ import torch
 
 from rode import _engine
 from rode._engine import Error
+from rode._options import Method
 
-# Rules whose result for one element depends on that element alone.
-_ELEMENTWISE = ("adamw", "ademamix", "lion", "sgd")
-# The engine's limits on the squared norm of a gradient (src/backend/jobs.h): squares in fp32, or
-# only sums.
-_SQUARES_LIMIT, _SUMS_LIMIT = 3.4e38, 1e72
 # What a rank tells about a gradient: present, absent, absent where this rank has no elements,
 # placed otherwise than the parameter, not on its mesh.
 _PRESENT, _ABSENT, _NOT_NEEDED, _MOVED, _FOREIGN = range(5)
@@ -47,12 +43,30 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return own
 
 
-def refuse_matrices(
-    groups: list[dict[str, Any]], methods: list[tuple[str, str]], names: list[str]
-) -> None:
-    """A part of a matrix has neither its norm nor its direction."""
+def _planned(
+    groups: list[dict[str, Any]], methods: list[Method], names: list[str]
+) -> dict[str, tuple[bool, float]]:
+    """By name: whether a part of the parameter may be stepped by itself, and the largest squared
+    norm of a gradient that the engine takes. Empty where no parameter is a DTensor."""
+    if not any(is_dtensor(p) for group in groups for p in group["params"]):
+        return {}
     labels = iter(names)
-    for group, (method, route) in zip(groups, methods, strict=True):
+    rows = []
+    for group, method in zip(groups, methods, strict=True):
+        transposed = group["layout"] == "in_out"
+        # Neither depends on the element type, which has not been checked yet.
+        members = [
+            (None, next(labels), 0, list(p.shape), "F32", transposed) for p in group["params"]
+        ]
+        rows += _engine.planned_gradients((*method, members))
+    return {name: (elementwise, most) for name, elementwise, most in rows}
+
+
+def refuse_matrices(groups: list[dict[str, Any]], methods: list[Method], names: list[str]) -> None:
+    """A part of a matrix has neither its norm nor its direction."""
+    planned = _planned(groups, methods, names)
+    labels = iter(names)
+    for group, (method, *_) in zip(groups, methods, strict=True):
         for p in group["params"]:
             name = next(labels)
             if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
@@ -68,19 +82,15 @@ def refuse_matrices(
                     f"[parameters] parameter '{name}' is a DTensor placed as {p.placements}: its "
                     "value is a sum over ranks; redistribute it to Shard or Replicate"
                 )
-            if method in _ELEMENTWISE or _is_rest(route, name, p):
+            if planned[name][0]:
                 continue
             rest = f"route it to the rest (rode.param_groups with overrides={{'{name}': 'rest'}}), "
             raise Error(
                 f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, and {method} "
-                f"needs the whole; {'' if method == 'adafactor' else rest}train with "
-                "DistributedDataParallel, keep its module out of the sharding, or use AdamW, "
-                "AdEMAMix, Lion or SGD"
+                f"needs the whole; {rest if _engine.leaves_rest_to_adamw(method) else ''}train "
+                "with DistributedDataParallel, keep its module out of the sharding, or use an "
+                "element-wise optimizer such as AdamW"
             )
-
-
-def _is_rest(route: str, name: str, p: torch.Tensor) -> bool:
-    return _engine.route(route, [(name, list(p.shape))])[0][0] == "rest"
 
 
 def spread(part: torch.Tensor, like: Any) -> torch.Tensor:
@@ -261,24 +271,12 @@ def _can_move(row: list[float]) -> bool:
     return bool(row[_MOVED]) and not any(row[:_MOVED]) and not row[_FOREIGN]
 
 
-def _averages_squares(method: str, route: str, name: str, p: torch.Tensor) -> bool:
-    if method in _ELEMENTWISE:
-        return method in ("adamw", "ademamix")
-    # Of a matrix optimizer the rest, which AdamW steps; SOAP and Adafactor keep squares, too.
-    return method in ("soap", "adafactor") or _is_rest(route, name, p)
-
-
 def make_agreement(
-    groups: list[dict[str, Any]], methods: list[tuple[str, str]], names: list[str]
+    groups: list[dict[str, Any]], methods: list[Method], names: list[str]
 ) -> Agreement | None:
     """None where no parameter is a DTensor."""
-    params = [p for group in groups for p in group["params"]]
-    if not any(map(is_dtensor, params)):
+    planned = _planned(groups, methods, names)
+    if not planned:
         return None
-    labels = iter(names)
-    limits = [
-        _SQUARES_LIMIT if _averages_squares(method, route, next(labels), p) else _SUMS_LIMIT
-        for group, (method, route) in zip(groups, methods, strict=True)
-        for p in group["params"]
-    ]
-    return Agreement(params, names, limits)
+    params = [p for group in groups for p in group["params"]]
+    return Agreement(params, names, [planned[name][1] for name in names])

@@ -90,6 +90,16 @@ std::vector<StateRow> planned_state(const GroupSpec& spec) {
   return rows;
 }
 
+std::vector<GradientRow> planned_gradients(const GroupSpec& spec) {
+  const ParameterGroup group = read_group(spec);
+  std::vector<GradientRow> rows;
+  for (const PlannedGradient& g :
+       planned_gradients(group.parameters, group.method, group.routing)) {
+    rows.emplace_back(g.parameter, g.elementwise, g.most_gg);
+  }
+  return rows;
+}
+
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
                std::string_view on_non_finite, const std::vector<GroupSpec>& groups,
                const nb::object& exchange, const nb::object& float32, const nb::object& bfloat16,

@@ -37,6 +37,12 @@ using StateRow = std::tuple<std::string, std::string, std::vector<std::int64_t>,
 // The state that a group's parameters would have; their tensors and addresses are not read.
 std::vector<StateRow> planned_state(const GroupSpec& spec);
 
+// parameter, elementwise, most_gg: rode::PlannedGradient
+using GradientRow = std::tuple<std::string, bool, double>;
+
+// The same of what a step would ask of their gradients.
+std::vector<GradientRow> planned_gradients(const GroupSpec& spec);
+
 class Engine {
  public:
   // on_non_finite: "refuse" or "skip", of gradients.

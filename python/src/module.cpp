@@ -183,6 +183,7 @@ void define(nb::module_& m) {
           return std::string(group_route(optimizer, rule, name));
         });
   m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
+  m.def("planned_gradients", nb::overload_cast<const GroupSpec&>(&planned_gradients));
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> out;
     for (const OptimizerInfo& o : list_optimizers()) out.emplace_back(o.name, o.summary, o.family);

@@ -222,8 +222,13 @@ def test_named_state_that_does_not_belong_changes_nothing():
         optimizer.load_named_state({**saved, "state.other.momentum": torch.zeros(1)})
     with pytest.raises(rode.Error, match="expected"):
         optimizer.load_named_state({"state.param.0.momentum": torch.zeros(2, 2)})
-    with pytest.raises(rode.Error, match="saved by 'sgd'"):
+    with pytest.raises(rode.Error, match="saved by 'sgd'.*load it into 'sgd'"):
         optimizer.load_named_state(saved, {"rode.optimizer": "sgd"})
+    other = {name: torch.ones_like(value) for name, value in saved.items()}
+    for steps in ("", "-1", "7x", str(2**63), str(2**80)):
+        with pytest.raises(rode.Error, match=f"'rode.step' = '{steps}'; expected a step count"):
+            optimizer.load_named_state(other, {"rode.step": steps})
+    assert not any(value.any() for value in saved.values())
 
 
 def test_a_failed_start_leaves_no_state_behind():

@@ -63,7 +63,7 @@ class AdafactorInstance final : public RuleInstance {
     rest_.weight_decay = o.weight_decay_rest;
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend*) override {
     AdafactorJob& job = jobs.adafactor.emplace_back();
     fill_base(job, subject, storage_, state);
     job.constants = subject.treatment == Treatment::matrix ? &matrix_ : &rest_;

@@ -73,7 +73,7 @@ class ElementOptimizer : public TypedRule<Derived, Options> {
     }
 
     void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                  Backend&) override {
+                  Backend*) override {
       add_element_job<Element>(jobs, subject, state, storage_,
                                subject.treatment == Treatment::matrix ? matrix_ : rest_);
     }

@@ -93,7 +93,7 @@ class MuonInstance final : public RuleInstance {
   }
 
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend& backend) override {
+                Backend* backend) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
       add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
@@ -111,7 +111,7 @@ class MuonInstance final : public RuleInstance {
                                     static_cast<double>(block.fan_in));
       if (radius != nullptr) {
         job.radius = radius++;
-        if (!state.kept("radius")) backend.store_norm(job.weight, job.geometry, job.radius);
+        if (!state.kept("radius")) backend->store_norm(job.weight, job.geometry, job.radius);
       }
     }
   }

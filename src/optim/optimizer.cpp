@@ -269,26 +269,4 @@ std::string Optimizer::routing_table() const {
   return out;
 }
 
-std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
-                                        const Routing& routing) {
-  std::vector<PlannedState> out;
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
-    if (entry.treatment == Treatment::frozen) continue;
-    const Parameter& p = parameters[entry.index];
-    for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {
-      out.push_back({p.name, std::move(spec.key), spec.shape, spec.dtype});
-    }
-  }
-  return out;
-}
-
-std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Method& method,
-                                const Routing& routing) {
-  std::size_t bytes = 0;
-  for (const PlannedState& planned : planned_state(parameters, method, routing)) {
-    bytes += static_cast<std::size_t>(planned.shape.numel()) * size_of(planned.dtype);
-  }
-  return bytes;
-}
-
 }  // namespace rode

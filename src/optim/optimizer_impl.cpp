@@ -32,6 +32,10 @@ void check_value(const Parameter& p) {
   }
 }
 
+std::string valid_indices(std::size_t count) {
+  return count == 0 ? "none: there are no entries" : fmt::format("0 to {}", count - 1);
+}
+
 // The rule as it acts, with the rates that follow lr.
 std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
   std::shared_ptr<const Rule> rule = method.rule();
@@ -151,7 +155,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
     const Subject subject{index, &slots[index].parameter, entry.treatment};
     states.push_back(std::make_unique<ParameterState>(
         slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
-    group.instance->add_jobs(jobs, subject, *states.back(), *backend);
+    group.instance->add_jobs(jobs, subject, *states.back(), backend.get());
   }
 }
 
@@ -202,7 +206,7 @@ void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
 Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
   if (index >= slots.size()) {
     throw Error(ErrorKind::invalid_argument, "bind",
-                fmt::format("parameter {} of {}; indices count from 0", index, slots.size()));
+                fmt::format("parameter index {}; expected {}", index, valid_indices(slots.size())));
   }
   return slots[slots[index].owner];
 }
@@ -210,7 +214,7 @@ Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
 Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
   if (index >= groups.size()) {
     throw Error(ErrorKind::invalid_argument, "set option",
-                fmt::format("group {} of {}; groups count from 0", index, groups.size()));
+                fmt::format("group index {}; expected {}", index, valid_indices(groups.size())));
   }
   return groups[index];
 }

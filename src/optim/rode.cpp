@@ -127,7 +127,7 @@ class RodeInstance final : public RuleInstance {
   }
 
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend& backend) override {
+                Backend* backend) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
       add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
@@ -150,7 +150,7 @@ class RodeInstance final : public RuleInstance {
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
                    scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};
       if (job.state.radius != nullptr && !state.kept("radius")) {
-        backend.store_norm(job.weight, job.geometry, job.state.radius);
+        backend->store_norm(job.weight, job.geometry, job.state.radius);
       }
     }
   }

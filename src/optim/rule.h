@@ -45,8 +45,9 @@ class RuleInstance {
  public:
   virtual ~RuleInstance() = default;
   virtual void refresh(const Rule& rule) = 0;
+  // Without a backend the state has no addresses either: jobs that are only looked at.
   virtual void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                        Backend& backend) = 0;
+                        Backend* backend) = 0;
 };
 
 class Rule {

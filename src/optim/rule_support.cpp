@@ -119,9 +119,9 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
 
 Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset) {
   const DType dtype = state.dtype(key);
-  return {
-      static_cast<std::byte*>(state.find(key)) + static_cast<std::size_t>(offset) * size_of(dtype),
-      dtype};
+  auto* data = static_cast<std::byte*>(state.find(key));
+  return {data == nullptr ? nullptr : data + static_cast<std::size_t>(offset) * size_of(dtype),
+          dtype};
 }
 
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,

@@ -33,7 +33,7 @@ Schedule Schedule::cosine_by_epoch(std::int64_t epochs) {
 double Schedule::multiplier(std::int64_t position) const {
   if (position < 0) {
     throw Error(ErrorKind::invalid_argument, "schedule",
-                fmt::format("position {}; steps and epochs count from 0", position));
+                fmt::format("multiplier of step or epoch {}; expected 0 or more", position));
   }
   if (total_ == 0) return 1;
   if (position >= total_) return 0;

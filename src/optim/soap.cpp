@@ -84,7 +84,7 @@ class SoapInstance final : public RuleInstance {
     rest_ = rest_constants(o);
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend&) override {
+  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend*) override {
     const StorageOptions& storage = rule_.values().storage;
     if (subject.treatment == Treatment::rest) {
       add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);

@@ -169,7 +169,7 @@ TEST(Groups, OptionsOfOneLeaveTheOthersAlone) {
   EXPECT_NE(a.weights(), first);
   EXPECT_EQ(b.weights(), second);
   expect_error([&] { optimizer.set_option(2, "lr", 0.1); }, ErrorKind::invalid_argument,
-               {"group 2 of 2"});
+               {"group index 2; expected 0 to 1"});
 }
 
 // ---- Live options ---------------------------------------------------------------------

@@ -77,7 +77,7 @@ TEST(Schedule, RefusesLengthsThatLeaveNoStep) {
   refused(0, -5);
   expect_error([] { Schedule::cosine_by_epoch(0); }, ErrorKind::invalid_argument, {"0 epochs"});
   expect_error([] { Schedule::constant().multiplier(-1); }, ErrorKind::invalid_argument,
-               {"position -1"});
+               {"step or epoch -1; expected 0 or more"});
 }
 
 }  // namespace

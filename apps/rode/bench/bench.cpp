@@ -8,14 +8,17 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "bench/common.h"
 #include "bench/peers.h"
+#include "bench/products.h"
 #include "commands.h"
 #include "products_option.h"
+#include "rode/optimizer.h"
 #include "rode/version.h"
 #include "validators.h"
 
@@ -82,9 +85,9 @@ Result measure(const BenchArguments& arguments, const Model& model, const Method
   engine.cuda_products = cuda_products_of(arguments.products);
   Optimizer optimizer(tensors.parameters, method, routing, engine);
   std::optional<Products> products;
-  auto sizes = iterated_matrices(method, tensors.parameters, routed);
-  if (!sizes.empty()) {
-    products.emplace(std::move(sizes), std::stoll(option_value(method, "ns_steps")), threads);
+  auto matrices = planned_matrices(tensors.parameters, method, routing);
+  if (!matrices.empty()) {
+    products.emplace(std::move(matrices), threads);
     result.flops = products->flops();
   }
   for (int i = 0; i < arguments.warmup; ++i) {

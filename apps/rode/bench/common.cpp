@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "optim/splits.h"
-
 namespace rode::cli {
 
 double Times::quantile(double p) {
@@ -24,27 +22,6 @@ Counts count_elements(const std::vector<Parameter>& parameters,
     (entry.treatment == Treatment::matrix ? counts.managed : counts.delegated) += count;
   }
   return counts;
-}
-
-std::vector<MatrixSize> iterated_matrices(const Method& method,
-                                          const std::vector<Parameter>& parameters,
-                                          const std::vector<RoutedParameter>& routed) {
-  const bool iterates = !option_value(method, "ns_steps").empty() &&
-                        option_value(method, "conditioner") != "none" &&
-                        option_value(method, "direction") != "fixed";
-  if (!iterates) return {};
-  const Splits splits(method.name(), option_value(method, "splits"));
-  std::vector<MatrixSize> sizes;
-  for (const RoutedParameter& entry : routed) {
-    if (entry.treatment != Treatment::matrix) continue;
-    const Parameter& parameter = parameters[entry.index];
-    const std::int64_t rows = parameter.value.shape[0];
-    const std::int64_t columns = parameter.value.numel() / rows;
-    for (const std::int64_t block : splits.blocks(parameter.name, rows)) {
-      sizes.push_back({block, columns});
-    }
-  }
-  return sizes;
 }
 
 Json peer_shapes(const Model& model) {

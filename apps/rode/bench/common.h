@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/products.h"
 #include "model_shapes.h"
 #include "rode/method.h"
 #include "rode/parameter.h"
@@ -46,11 +45,6 @@ struct Counts {
 };
 Counts count_elements(const std::vector<Parameter>& parameters,
                       const std::vector<RoutedParameter>& routed);
-
-// The matrices whose Newton-Schulz iteration a step runs; none for other rules.
-std::vector<MatrixSize> iterated_matrices(const Method& method,
-                                          const std::vector<Parameter>& parameters,
-                                          const std::vector<RoutedParameter>& routed);
 
 // The model as a script of peers reads it.
 Json peer_shapes(const Model& model);

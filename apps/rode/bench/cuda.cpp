@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 #include "backend/cuda_check.h"
 #include "bench/cublas.h"
+#include "bench/products.h"
 #include "products_option.h"
 #include "rode/error.h"
 #include "rode/optimizer.h"

@@ -20,14 +20,14 @@ extern "C" void omp_set_num_threads(int);
 namespace rode::cli {
 namespace {
 
-double iteration_flops(const MatrixSize& size) {
-  const auto m = static_cast<double>(std::max(size.rows, size.columns));
-  const auto n = static_cast<double>(std::min(size.rows, size.columns));
-  return rules::symmetric_iteration_flops(m, n);
+double symmetric_flops(const PlannedMatrix& matrix) {
+  const auto m = static_cast<double>(std::max(matrix.rows, matrix.columns));
+  const auto n = static_cast<double>(std::min(matrix.rows, matrix.columns));
+  return matrix.iterations * rules::symmetric_iteration_flops(m, n);
 }
 
-std::size_t elements(const MatrixSize& size) {
-  return static_cast<std::size_t>(size.rows * size.columns);
+std::size_t elements(const PlannedMatrix& matrix) {
+  return static_cast<std::size_t>(matrix.rows * matrix.columns);
 }
 
 }  // namespace
@@ -46,18 +46,18 @@ void fill_gaussian(float* values, std::size_t count, float deviation, std::uint6
   }
 }
 
-Products::Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads)
-    : matrices_(std::move(matrices)), iterations_(iterations) {
-  std::ranges::stable_sort(matrices_, std::greater{}, iteration_flops);
+Products::Products(std::vector<PlannedMatrix> matrices, int threads)
+    : matrices_(std::move(matrices)) {
+  std::ranges::stable_sort(matrices_, std::greater{}, symmetric_flops);
   std::size_t longest = 0;
   std::size_t largest_gram = 0;
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    const MatrixSize& size = matrices_[i];
-    const auto side = static_cast<std::size_t>(std::min(size.rows, size.columns));
-    longest = std::max(longest, elements(size));
+    const PlannedMatrix& matrix = matrices_[i];
+    const auto side = static_cast<std::size_t>(std::min(matrix.rows, matrix.columns));
+    longest = std::max(longest, elements(matrix));
     largest_gram = std::max(largest_gram, side * side);
-    Buffer& values = values_.emplace_back(elements(size) * sizeof(float));
-    fill_gaussian(values.floats(), elements(size), 0.02f, i);
+    Buffer& values = values_.emplace_back(elements(matrix) * sizeof(float));
+    fill_gaussian(values.floats(), elements(matrix), 0.02f, i);
   }
   for (int t = 0; t < threads; ++t) {
     Workspace workspace{Buffer(largest_gram * sizeof(float)), Buffer(largest_gram * sizeof(float)),
@@ -72,8 +72,8 @@ Products::Products(std::vector<MatrixSize> matrices, std::int64_t iterations, in
 
 double Products::flops() const {
   double sum = 0;
-  for (const MatrixSize& size : matrices_) sum += iteration_flops(size);
-  return sum * static_cast<double>(iterations_);
+  for (const PlannedMatrix& matrix : matrices_) sum += symmetric_flops(matrix);
+  return sum;
 }
 
 void Products::run_matrix(std::size_t index, const Workspace& workspace) const {
@@ -88,7 +88,7 @@ void Products::run_matrix(std::size_t index, const Workspace& workspace) const {
   float* applied = workspace.applied.floats();
   // The results are not fed back: the time of a product does not depend on its values, and
   // values that neither grow nor vanish keep denormal numbers out.
-  for (std::int64_t i = 0; i < iterations_; ++i) {
+  for (int i = 0; i < matrices_[index].iterations; ++i) {
     cblas_ssyrk(CblasRowMajor, CblasLower, tall ? CblasTrans : CblasNoTrans, n, k, 1.0f, x, columns,
                 0.0f, gram, n);
     cblas_ssyrk(CblasRowMajor, CblasLower, CblasNoTrans, n, n, 1.0f, gram, n, 0.0f, square, n);

@@ -6,21 +6,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "rode/optimizer.h"
 #include "support.h"
 
 namespace rode::cli {
-
-struct MatrixSize {
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-};
 
 // The products still needed once symmetry is used, per Newton-Schulz iteration on an m x n matrix
 // (n the shorter side): the Gram matrix (ssyrk, m n^2), its square (ssyrk, n^3) and the applied
 // product (sgemm, 2 m n^2). One matrix is one task; each thread calls a single-threaded BLAS.
 class Products {
  public:
-  Products(std::vector<MatrixSize> matrices, std::int64_t iterations, int threads);
+  Products(std::vector<PlannedMatrix> matrices, int threads);
 
   double run_ms();       // every product once, by the clock
   double flops() const;  // of symmetric products, over all matrices and iterations
@@ -34,8 +30,7 @@ class Products {
 
   void run_matrix(std::size_t index, const Workspace& workspace) const;
 
-  std::vector<MatrixSize> matrices_;  // the most work first, so that threads end together
-  std::int64_t iterations_;
+  std::vector<PlannedMatrix> matrices_;  // the most work first, so that threads end together
   std::vector<Buffer> values_;
   std::vector<Workspace> workspaces_;  // one per thread
 };

@@ -13,6 +13,7 @@
 #include "bench/cuda.h"
 #include "bench/peers.h"
 #include "rode/error.h"
+#include "rode/optimizer.h"
 #include "rode/version.h"
 #include "rules/cost.h"
 
@@ -49,21 +50,18 @@ struct Work {
 
 Work work_of(const Model& model, const Method& method, const std::string& dtype) {
   const std::vector<Parameter> parameters = model.parameters();
-  const auto routed = route_parameters(parameters, {model.route, {}});
-  const Counts counts = count_elements(parameters, routed);
+  const Routing routing{model.route, {}};
+  const Counts counts = count_elements(parameters, route_parameters(parameters, routing));
   Work work;
-  const auto matrices = iterated_matrices(method, parameters, routed);
+  const auto matrices = planned_matrices(parameters, method, routing);
   const bool adamw = method.name() == "adamw";
   if (matrices.empty() && !adamw) return work;
-  for (const MatrixSize& size : matrices) {
-    const auto m = static_cast<double>(std::max(size.rows, size.columns));
-    const auto n = static_cast<double>(std::min(size.rows, size.columns));
-    work.full_flops += rules::full_iteration_flops(m, n);
-    work.symmetric_flops += rules::symmetric_iteration_flops(m, n);
+  for (const PlannedMatrix& matrix : matrices) {
+    const auto m = static_cast<double>(std::max(matrix.rows, matrix.columns));
+    const auto n = static_cast<double>(std::min(matrix.rows, matrix.columns));
+    work.full_flops += matrix.iterations * rules::full_iteration_flops(m, n);
+    work.symmetric_flops += matrix.iterations * rules::symmetric_iteration_flops(m, n);
   }
-  const double steps = matrices.empty() ? 0 : std::stod(option_value(method, "ns_steps"));
-  work.full_flops *= steps;
-  work.symmetric_flops *= steps;
   const double given = 3.0 * (dtype == "bf16" ? 2 : 4);  // W twice, g
   work.bytes = (given + (adamw ? 16 : 8)) * static_cast<double>(counts.managed) +
                (given + 16) * static_cast<double>(counts.delegated);
