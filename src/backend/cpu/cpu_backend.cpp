@@ -16,6 +16,7 @@
 #include "rode/error.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -158,7 +159,8 @@ void CpuBackend::plan_matrices(JobList& jobs) {
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
     if (job.rows.avg_sq == nullptr) return;
-    const auto rows = static_cast<std::size_t>(row_count(job.geometry, job.rows));
+    const Geometry& g = job.geometry;
+    const auto rows = static_cast<std::size_t>(rules::row_count(g.rows, g.cols, job.rows.columns));
     rows_per_worker_ = std::max(rows_per_worker_, rows);
   };
   for (RodeJob& job : jobs.rode) add_matrix(job);

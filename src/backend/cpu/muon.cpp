@@ -7,6 +7,7 @@
 #include "backend/cpu/matrix_passes.h"
 #include "backend/cpu/tiles.h"
 #include "rules/matrix_step.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -80,10 +81,10 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const bool constrained = rules::constrained(c);
   double wo = 0, oo = 0;
   WrittenIterate iterate{result.iterate};
+  rules::NormalizedRows rows;
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
-    const rules::NormalizedRows rows =
-        normalize_rows(team, job.rows, c.row_beta, result.iterate, job.weight, job.geometry,
-                       constrained, false, scratch.rows);
+    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+                          job.geometry, scratch.rows);
     wo = rows.ow;
     oo = rows.oo;
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
@@ -95,8 +96,8 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double ww = constrained ? job.products.tt : 0;
   const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
   job.held = rules::muon_held(c, radius);
-  const rules::MatrixWrite write =
-      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius);
+  const rules::MatrixWrite write = rules::with_rows(
+      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius), rows);
   write_back(team, job, job.geometry, write, iterate, true, context.step, scratch.partial);
 }
 
