@@ -13,7 +13,6 @@
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
-#include "rode/error.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
 #include "rules/row_rule.h"
@@ -70,14 +69,6 @@ int thread_count(int asked) {
 double newton_schulz_cost(const NsPlan& plan) {
   const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
   return plan.steps * rules::symmetric_iteration_flops(m, n) + 20 * m * n;
-}
-
-void check_form(NsForm form, bool batched) {
-  if (form == NsForm::gram && !batched) {
-    throw Error(ErrorKind::unsupported, "cpu",
-                "ns_form = gram with batched = false; the plain loop has the standard form only; "
-                "use ns_form = auto or standard there");
-  }
 }
 
 JobBase& base(const MatrixTask& task) {
@@ -155,7 +146,6 @@ void CpuBackend::plan_matrices(JobList& jobs) {
     most_slices = std::max(most_slices, slice_count(elements));
   };
   const auto add_matrix = [&](auto& job) {
-    check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
     if (job.rows.avg_sq == nullptr) return;

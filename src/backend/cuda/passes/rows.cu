@@ -125,12 +125,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t count = rules::row_count(job.rows, job.cols, columns);
   const auto length = static_cast<double>(rules::row_length(job.rows, job.cols, columns));
   const double scale = matrix.iterates != 0 ? 1.0 : static_cast<double>(start_scale[matrix.ns]);
-  const rules::RowPlan plan = plan_of(matrix);
+  const double beta = plan_of(matrix).beta;
   const rules::RowSums* sums = view.row_sums + matrix.first_row;
   float* factors = view.row_factors + matrix.first_row;
 
   double t_w = 0;
-  if (plan.tangent) {
+  if (plan_of(matrix).tangent) {
     double whole[2] = {0, 0};
     for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
       whole[0] += scale * sums[i].xw;
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   rules::RowTotals own;
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    factors[i] = rules::advance_row(plan.beta, scaled(sums[i], scale), t_w, length,
-                                    matrix.row_avg_sq[i], own);
+    factors[i] =
+        rules::advance_row(beta, scaled(sums[i], scale), t_w, length, matrix.row_avg_sq[i], own);
   }
   double whole[3] = {own.oo, own.scaled, own.along};
   block_sums<kThreads>(whole);
