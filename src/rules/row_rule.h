@@ -23,13 +23,15 @@ namespace rode::rules {
 // A constant, not an option: it only keeps rows of zeros from a division by 0.
 inline constexpr double kRowEps = 1e-8;
 
-// The fan-out's rows and their length; with `columns` they are the columns of the matrix as stored.
-RODE_HOST_DEVICE inline std::int64_t row_count(std::int64_t rows, std::int64_t cols, bool columns) {
-  return columns ? cols : rows;
+// The fan-out's rows and their length, of anything with rows and cols as stored; with `columns`
+// they are its columns.
+template <class Matrix>
+RODE_HOST_DEVICE inline std::int64_t row_count(const Matrix& matrix, bool columns) {
+  return columns ? matrix.cols : matrix.rows;
 }
-RODE_HOST_DEVICE inline std::int64_t row_length(std::int64_t rows, std::int64_t cols,
-                                                bool columns) {
-  return columns ? rows : cols;
+template <class Matrix>
+RODE_HOST_DEVICE inline std::int64_t row_length(const Matrix& matrix, bool columns) {
+  return columns ? matrix.rows : matrix.cols;
 }
 
 // What the rows need of a rule.

@@ -85,15 +85,6 @@ void measure_slice(const Job& job, std::int64_t slice, rules::MatrixProducts& ou
   });
 }
 
-void add(rules::MatrixProducts& sum, const rules::MatrixProducts& part) {
-  sum.tt += part.tt;
-  sum.bt += part.bt;
-  sum.gt += part.gt;
-  sum.bb += part.bb;
-  sum.bg += part.bg;
-  sum.gg += part.gg;
-}
-
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
@@ -149,8 +140,7 @@ void CpuBackend::plan_matrices(JobList& jobs) {
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
     if (job.rows.avg_sq == nullptr) return;
-    const Geometry& g = job.geometry;
-    const auto rows = static_cast<std::size_t>(rules::row_count(g.rows, g.cols, job.rows.columns));
+    const auto rows = static_cast<std::size_t>(rules::row_count(job.geometry, job.rows.columns));
     rows_per_worker_ = std::max(rows_per_worker_, rows);
   };
   for (RodeJob& job : jobs.rode) add_matrix(job);
@@ -223,7 +213,7 @@ void CpuBackend::measure() {
   for (std::size_t index = 0; index < measured_.size(); ++index) {
     rules::MatrixProducts sum;
     for (; task < measure_tasks_.size() && measure_tasks_[task].job == index; ++task) {
-      add(sum, measure_partial_[task]);
+      sum += measure_partial_[task];
     }
     JobBase& job = *std::visit([](auto* any) -> JobBase* { return any; }, measured_[index]);
     job.sums = {};

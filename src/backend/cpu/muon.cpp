@@ -47,14 +47,14 @@ NsPlan plan(const MuonJob& job, bool batched) {
 }
 
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
-  const bool mars = job.constants->mars, constrained = rules::constrained(*job.constants);
+  const rules::Third third = rules::third_of(*job.constants);
   float t_tile[kTile], g_tile[kTile], b_tile[kTile];
   for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
     const float* b = read(job.momentum, stored, n, b_tile);
     const float* g = read(job.grad, stored, n, g_tile);
-    if (mars) {
+    if (third == rules::Third::previous) {
       add_products(read(job.previous, stored, n, t_tile), b, g, n, out);
-    } else if (constrained) {
+    } else if (third == rules::Third::weight) {
       add_products(read(job.weight, stored, n, t_tile), b, g, n, out);
     } else {
       out.bb += sum_of_squares(b, n);
@@ -73,7 +73,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double reached = form(job, r, target, team, x, scratch.partial);
 
   NsResult result;
-  if (r.direction && reached > 0) {
+  if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::StartNorm::at_most, target, reached), x,
                   job.geometry.numel());
     result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);

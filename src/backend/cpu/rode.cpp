@@ -67,7 +67,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double reached = form(job, target, team, x, scratch.partial);
 
   NsResult result;
-  if (r.direction && reached > 0) {
+  if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::StartNorm::exact, target, reached), x,
                   job.geometry.numel());
     if (iterates) {

@@ -64,9 +64,8 @@ rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows,
   } else {
     sum_rows(team, x, weight, geometry, plan.weighted, scratch.sums);
   }
-  const std::int64_t count = rules::row_count(geometry.rows, geometry.cols, rows.columns);
-  const auto length =
-      static_cast<double>(rules::row_length(geometry.rows, geometry.cols, rows.columns));
+  const std::int64_t count = rules::row_count(geometry, rows.columns);
+  const auto length = static_cast<double>(rules::row_length(geometry, rows.columns));
   double t_w = 0;
   if (plan.tangent) {
     rules::RowSums whole;

@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads)
   const JobEntry& job = view.jobs[index];
   const MatrixEntry& matrix = view.matrices[index];
   const bool columns = matrix.row_columns != 0;
-  const std::int64_t count = rules::row_count(job.rows, job.cols, columns);
-  const auto length = static_cast<double>(rules::row_length(job.rows, job.cols, columns));
+  const std::int64_t count = rules::row_count(job, columns);
+  const auto length = static_cast<double>(rules::row_length(job, columns));
   const double scale = matrix.iterates != 0 ? 1.0 : static_cast<double>(start_scale[matrix.ns]);
   const double beta = plan_of(matrix).beta;
   const rules::RowSums* sums = view.row_sums + matrix.first_row;
