@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rode/optim/common.h"
+#include "rode/optim/rode.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::rules {
