@@ -47,8 +47,8 @@ struct EngineOptions {
   // Applies to gradients only: weights that are not finite are an error with either value.
   OnBadGradient on_non_finite = OnBadGradient::refuse;
   OnBadGradient on_missing = OnBadGradient::refuse;
-  // Same-shape matrices as one batch with symmetric products; false: the plain loop,
-  // one matrix after the other with full products. They agree to rounding.
+  // Same-shape matrices as one batch with symmetric products; false: one matrix
+  // after the other with full products, in the standard form. They agree to rounding.
   bool batched = true;
   // For tests and benchmarks: results agree to rounding, whichever kernels multiply.
   CudaProducts cuda_products = CudaProducts::automatic;

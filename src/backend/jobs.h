@@ -76,14 +76,6 @@ struct RowAverages {
   bool columns = false;     // these rows are the columns of the matrix as stored
 };
 
-// Rows of the fan-out, and elements of each.
-inline std::int64_t row_count(const Geometry& g, const RowAverages& rows) {
-  return rows.columns ? g.cols : g.rows;
-}
-inline std::int64_t row_length(const Geometry& g, const RowAverages& rows) {
-  return rows.columns ? g.rows : g.cols;
-}
-
 struct RodeJob : JobBase {
   const rules::RodeConstants* constants = nullptr;
   Geometry geometry;

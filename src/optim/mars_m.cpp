@@ -31,8 +31,8 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
     return table;
   }
 
-  void check_device(bool cuda) const override {
-    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, cuda);
+  void check_engine(const EngineOptions& engine) const override {
+    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, engine);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

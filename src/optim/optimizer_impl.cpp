@@ -131,7 +131,7 @@ std::string Optimizer::Impl::families() const {
 
 void Optimizer::Impl::build(Group& group, const Routing& routing) {
   const Rule& rule = *group.method.rule();
-  rule.check_device(engine.device == Device::cuda);
+  rule.check_engine(engine);
   if (const std::string advice = rule.advice(); !advice.empty() && engine.notify) {
     engine.notify(advice);
   }

@@ -79,8 +79,8 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
     Splits(name, o.splits);
   }
 
-  void check_device(bool cuda) const override {
-    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, cuda);
+  void check_engine(const EngineOptions& engine) const override {
+    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, engine);
   }
 
   void check_names(const std::vector<std::string>& names) const override {

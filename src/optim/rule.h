@@ -17,6 +17,8 @@
 
 namespace rode {
 
+struct EngineOptions;
+
 // A routed parameter as a rule sees it.
 struct Subject {
   std::size_t index = 0;  // over all groups
@@ -68,7 +70,8 @@ class Rule {
 
   // Throws where this rule cannot step such a parameter on such a device.
   virtual std::vector<StateSpec> state(const Subject& subject) const = 0;
-  virtual void check_device(bool cuda) const = 0;
+  // Throws where the options ask for what the engine, on its device, does not have.
+  virtual void check_engine(const EngineOptions& engine) const = 0;
   virtual void check_names(const std::vector<std::string>&) const {}
   // What a user should hear about valid but doubtful options; empty: nothing.
   virtual std::string advice() const { return {}; }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "rode/optimizer.h"
 #include "rules/splitmix64.h"
 
 namespace rode {
@@ -137,8 +138,15 @@ std::string slow_average_advice(std::string_view rule, const StorageOptions& sto
   return {};
 }
 
-void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype, bool cuda) {
-  if (cuda) return;
+void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype,
+                         const EngineOptions& engine) {
+  if (form == NsForm::gram && !engine.batched) {
+    throw Error(ErrorKind::unsupported, rule,
+                "option 'ns_form' = 'gram' with one matrix after the other (batched = false, "
+                "--loop); without batches there is the standard form only; set ns_form=auto or "
+                "ns_form=standard, or leave batches on");
+  }
+  if (engine.device == Device::cuda) return;
   if (form == NsForm::gram && dtype == NsDType::bf16) {
     throw Error(ErrorKind::invalid_argument, rule,
                 "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "

@@ -61,7 +61,7 @@ class TypedRule : public Rule {
   bool leaves_rest_to_adamw() const override {
     return requires(Options o) { o.betas_rest; };
   }
-  void check_device(bool) const override {}
+  void check_engine(const EngineOptions&) const override {}
   const Options& values() const { return options_; }
 
   static void complete(Options&, const Options&, const Settings&) {}
@@ -127,7 +127,9 @@ rules::AdamW::Constants rest_constants(const Options& o) {
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 
-// The CPU has no fp16 products, and iterates the Gram form only in fp32.
-void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype, bool cuda);
+// The Gram form needs symmetric products, so batches. The CPU has no fp16 products, and iterates
+// the Gram form only in fp32.
+void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype,
+                         const EngineOptions& engine);
 
 }  // namespace rode

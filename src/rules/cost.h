@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rode/optim/common.h"
+#include "rode/optim/rode.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::rules {
@@ -27,6 +29,14 @@ inline double gram_form_cost(double r, Coefficients set, int steps, double commu
     k += segment;
   }
   return cost;
+}
+
+// The form that runs. The Gram form needs an iteration, none that is reprojected on its way, and
+// symmetric products; `pays` is what the backend makes of the costs above.
+inline bool takes_gram_form(NsForm asked, int steps, Reproject reproject, bool symmetric,
+                            bool pays) {
+  if (steps == 0 || reproject != Reproject::final || !symmetric) return false;
+  return asked == NsForm::gram || (asked == NsForm::automatic && pays);
 }
 
 }  // namespace rode::rules

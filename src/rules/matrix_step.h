@@ -15,6 +15,16 @@ namespace rode::rules {
 // constrained Muon, the previous gradient of MARS-M. What a rule does not need stays 0.
 struct MatrixProducts {
   double tt = 0, bt = 0, gt = 0, bb = 0, bg = 0, gg = 0;
+
+  RODE_HOST_DEVICE MatrixProducts& operator+=(const MatrixProducts& part) {
+    tt += part.tt;
+    bt += part.bt;
+    gt += part.gt;
+    bb += part.bb;
+    bg += part.bg;
+    gg += part.gg;
+    return *this;
+  }
 };
 
 // ||start|| is to be this, as Newton-Schulz wants it; 1 where the start is itself the iterate.
@@ -33,6 +43,12 @@ RODE_HOST_DEVICE inline double start_correction(StartNorm wanted, double target,
   const bool off = wanted == StartNorm::at_most ? reached > target * (1 + slack)
                                                 : std::abs(reached / target - 1) > slack;
   return off ? target / reached : 1.0;
+}
+
+// Whether the matrix moves along its start; where not, there is no iterate, and its sums and x are
+// 0.
+RODE_HOST_DEVICE inline bool start_moves(bool direction, double reached) {
+  return direction && reached > 0;
 }
 
 // What the write-back must know of the iterate X: t = <X,U> and xx = ||X||^2.

@@ -34,6 +34,13 @@ RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
   return c.constraint != MuonConstraint::none;
 }
 
+// T of the six products.
+enum class Third { none, weight, previous };
+RODE_HOST_DEVICE inline Third third_of(const MuonConstants& c) {
+  if (c.mars) return Third::previous;
+  return constrained(c) ? Third::weight : Third::none;
+}
+
 struct MuonScalars {
   bool direction;
   // B' = buffer_b * B + buffer_g * g + buffer_p * p

@@ -2,6 +2,8 @@
 // The Newton-Schulz polynomials and the guard that keeps RODE's iteration bounded.
 #pragma once
 
+#include <cstdint>
+
 #include "rode/optim/common.h"
 #include "rules/host_device.h"
 
@@ -48,8 +50,9 @@ inline int gram_segment(Coefficients set, int k) {
   return k == 0 ? 1 : 2;
 }
 
-// For a smaller side half precision saves no time, and its rounding does not average out.
-inline constexpr int kSmallestHalfSide = 64;
+// Whether products in half precision pay: for a smaller side they save no time, and their rounding
+// does not average out.
+inline bool half_pays(std::int64_t short_side) { return short_side >= 64; }
 
 // The paper's quintic stays below 1.2024 on [0, 1.25] and has an unstable fixed point at
 // 1.2637. Subtracting t U moves a singular value by at most |t| (||U||_2 <= ||U||_F = 1),

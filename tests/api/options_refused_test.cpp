@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options that are refused: values, texts, names and combinations.
 #include <map>
+#include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -136,11 +138,15 @@ TEST(OptionsRefused, WhatWouldBeIgnoredIsRefusedInstead) {
                  {"[soap]", key});
     EXPECT_NO_THROW(Method::by_name("soap", {{key, "false"}}));
   }
-  expect_error(
-      [&] {
-        Optimizer(model.parameters(), MuonOptions{.ns_form = NsForm::gram}, {}, {.batched = false});
-      },
-      ErrorKind::unsupported, {"gram", "batched"});
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    Settings settings{{"ns_form", "gram"}};
+    if (std::string_view(name) == "rode") settings.emplace_back("reproject", "final");
+    const Method method = Method::by_name(name, settings);
+    expect_error([&] { Optimizer(model.parameters(), method, {}, {.batched = false}); },
+                 ErrorKind::unsupported,
+                 {std::string("[") + name + "]", "'ns_form' = 'gram'", "batched = false",
+                  "ns_form=standard"});
+  }
 }
 
 TEST(OptionsRefused, Fp16ProductsAreRefusedWhereTheDeviceIsKnownToBeTheCpu) {

@@ -7,7 +7,7 @@
 //   C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
 //   M <- momentum * M + (1 - momentum) C
 //   O  = NS(M / (||M|| + eps))
-//   normalize = rows: as Muon's (rode/optim/muon.h)
+//   normalize = rows: as Muon's (rode/optim/muon.h); row_eps = 1e-8
 //   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 //   G_prev <- G
 //

@@ -7,8 +7,8 @@
 //   B <- momentum * B + (1 - momentum) g
 //   S  = (1 - momentum) g + momentum * B   (nesterov), else B
 //   O  = NS(S / max(||S||, eps))
-//   normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements,
-//     v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + 1e-8)
+//   normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements, row_eps = 1e-8:
+//     v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + row_eps)
 //     O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
 //   W <- (1 - lr * weight_decay) W - lr * scale * O
 //   scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))

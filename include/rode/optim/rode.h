@@ -30,7 +30,7 @@
 //   direction = retraction U' = (U - theta D) / ||U - theta D||
 //   direction = fixed      U' = U
 //   conditioner = none     Q = X_0, q = 1
-//   normalize = rows       the rows of Q are normalised as Muon's (rode/optim/muon.h), then
+//   normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
 //                          Q <- P(Q); without a direction, v stays
 //
 // Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of

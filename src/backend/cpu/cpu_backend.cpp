@@ -13,9 +13,9 @@
 #include "backend/cpu/blas.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
-#include "rode/error.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -71,14 +71,6 @@ double newton_schulz_cost(const NsPlan& plan) {
   return plan.steps * rules::symmetric_iteration_flops(m, n) + 20 * m * n;
 }
 
-void check_form(NsForm form, bool batched) {
-  if (form == NsForm::gram && !batched) {
-    throw Error(ErrorKind::unsupported, "cpu",
-                "ns_form = gram with batched = false; the plain loop has the standard form only; "
-                "use ns_form = auto or standard there");
-  }
-}
-
 JobBase& base(const MatrixTask& task) {
   return std::visit([](auto* job) -> JobBase& { return *job; }, task.job);
 }
@@ -91,15 +83,6 @@ void measure_slice(const Job& job, std::int64_t slice, rules::MatrixProducts& ou
   for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
     out.gg += sum_of_squares(read(job.grad, at, n, scratch), n);
   });
-}
-
-void add(rules::MatrixProducts& sum, const rules::MatrixProducts& part) {
-  sum.tt += part.tt;
-  sum.bt += part.bt;
-  sum.gt += part.gt;
-  sum.bb += part.bb;
-  sum.bg += part.bg;
-  sum.gg += part.gg;
 }
 
 }  // namespace
@@ -154,11 +137,10 @@ void CpuBackend::plan_matrices(JobList& jobs) {
     most_slices = std::max(most_slices, slice_count(elements));
   };
   const auto add_matrix = [&](auto& job) {
-    check_form(job.constants->ns_form, batched_);
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
     if (job.rows.avg_sq == nullptr) return;
-    const auto rows = static_cast<std::size_t>(row_count(job.geometry, job.rows));
+    const auto rows = static_cast<std::size_t>(rules::row_count(job.geometry, job.rows.columns));
     rows_per_worker_ = std::max(rows_per_worker_, rows);
   };
   for (RodeJob& job : jobs.rode) add_matrix(job);
@@ -231,7 +213,7 @@ void CpuBackend::measure() {
   for (std::size_t index = 0; index < measured_.size(); ++index) {
     rules::MatrixProducts sum;
     for (; task < measure_tasks_.size() && measure_tasks_[task].job == index; ++task) {
-      add(sum, measure_partial_[task]);
+      sum += measure_partial_[task];
     }
     JobBase& job = *std::visit([](auto* any) -> JobBase* { return any; }, measured_[index]);
     job.sums = {};

@@ -7,6 +7,7 @@
 #include "rules/newton_schulz_rule.h"
 #include "rules/rode_rule.h"
 #include "rules/rounding.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -204,7 +205,10 @@ RODE_VERSIONS
 void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
                     const float* f, std::int64_t n) {
   RODE_INDEPENDENT
-  for (std::int64_t i = 0; i < n; ++i) out[i] = (a + u * f[i]) * x[i] + b * f[i] * y[i];
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto own = rules::row_write(a, u, b, f[i]);
+    out[i] = own.w * x[i] + own.x * y[i];
+  }
 }
 
 RODE_VERSIONS

@@ -7,6 +7,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/tiles.h"
 #include "rules/rounding.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 
@@ -45,8 +46,9 @@ void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
                       return;
                     }
                     const auto factor = static_cast<double>(iterate.factors[row]);
-                    combine(out, static_cast<float>(write.w + write.u * factor), w,
-                            static_cast<float>(write.x * factor), x + tight, n);
+                    const auto own = rules::row_write(write.w, write.u, write.x, factor);
+                    combine(out, static_cast<float>(own.w), w, static_cast<float>(own.x), x + tight,
+                            n);
                   });
                 });
 }

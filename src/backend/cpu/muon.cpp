@@ -7,6 +7,7 @@
 #include "backend/cpu/matrix_passes.h"
 #include "backend/cpu/tiles.h"
 #include "rules/matrix_step.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -46,14 +47,14 @@ NsPlan plan(const MuonJob& job, bool batched) {
 }
 
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
-  const bool mars = job.constants->mars, constrained = rules::constrained(*job.constants);
+  const rules::Third third = rules::third_of(*job.constants);
   float t_tile[kTile], g_tile[kTile], b_tile[kTile];
   for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
     const float* b = read(job.momentum, stored, n, b_tile);
     const float* g = read(job.grad, stored, n, g_tile);
-    if (mars) {
+    if (third == rules::Third::previous) {
       add_products(read(job.previous, stored, n, t_tile), b, g, n, out);
-    } else if (constrained) {
+    } else if (third == rules::Third::weight) {
       add_products(read(job.weight, stored, n, t_tile), b, g, n, out);
     } else {
       out.bb += sum_of_squares(b, n);
@@ -72,7 +73,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double reached = form(job, r, target, team, x, scratch.partial);
 
   NsResult result;
-  if (r.direction && reached > 0) {
+  if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::StartNorm::at_most, target, reached), x,
                   job.geometry.numel());
     result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);
@@ -80,10 +81,10 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const bool constrained = rules::constrained(c);
   double wo = 0, oo = 0;
   WrittenIterate iterate{result.iterate};
+  rules::NormalizedRows rows;
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
-    const rules::NormalizedRows rows =
-        normalize_rows(team, job.rows, c.row_beta, result.iterate, job.weight, job.geometry,
-                       constrained, false, scratch.rows);
+    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+                          job.geometry, scratch.rows);
     wo = rows.ow;
     oo = rows.oo;
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
@@ -95,8 +96,8 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double ww = constrained ? job.products.tt : 0;
   const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
   job.held = rules::muon_held(c, radius);
-  const rules::MatrixWrite write =
-      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius);
+  const rules::MatrixWrite write = rules::with_rows(
+      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius), rows);
   write_back(team, job, job.geometry, write, iterate, true, context.step, scratch.partial);
 }
 

@@ -145,16 +145,16 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  plan.dtype = dtype == NsDType::bf16 && plan.short_side() >= rules::kSmallestHalfSide
-                   ? NsDType::bf16
-                   : NsDType::fp32;
+  plan.dtype =
+      dtype == NsDType::bf16 && rules::half_pays(plan.short_side()) ? NsDType::bf16 : NsDType::fp32;
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;
   // bf16 keeps the standard form: its Gram matrix would lose what the products gain.
-  const bool eligible = !plan.reproject_each && symmetric && plan.dtype == NsDType::fp32;
-  const bool wanted = form == NsForm::gram || (form == NsForm::automatic && gram_is_cheaper(plan));
-  plan.form = eligible && wanted && steps > 0 ? NsForm::gram : NsForm::standard;
+  const bool gram =
+      plan.dtype == NsDType::fp32 &&
+      rules::takes_gram_form(form, steps, reproject, symmetric, gram_is_cheaper(plan));
+  plan.form = gram ? NsForm::gram : NsForm::standard;
   return plan;
 }
 

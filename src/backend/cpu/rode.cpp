@@ -8,6 +8,7 @@
 #include "backend/cpu/matrix_passes.h"
 #include "backend/cpu/tiles.h"
 #include "rules/matrix_step.h"
+#include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
@@ -66,7 +67,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const double reached = form(job, target, team, x, scratch.partial);
 
   NsResult result;
-  if (r.direction && reached > 0) {
+  if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::StartNorm::exact, target, reached), x,
                   job.geometry.numel());
     if (iterates) {
@@ -77,17 +78,14 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     }
   }
   WrittenIterate iterate{result.iterate};
-  double t_w = 0;
+  rules::NormalizedRows rows;
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
-    const rules::NormalizedRows rows =
-        normalize_rows(team, job.rows, c.row_beta, result.iterate, job.weight, job.geometry, true,
-                       true, scratch.rows);
+    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+                          job.geometry, scratch.rows);
     result.sums = rules::iterate_sums(rows, r.rho);
-    t_w = rows.t_w;
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
   }
-  job.write = rules::rode_write(c, context.multiplier, r, result.sums);
-  job.write.u = -job.write.x * t_w;
+  job.write = rules::with_rows(rules::rode_write(c, context.multiplier, r, result.sums), rows);
   job.sums.dd = 0;
   if (r.held) return;  // its weights are not even rounded
   write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);

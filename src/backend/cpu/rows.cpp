@@ -55,36 +55,34 @@ void sum_columns(Team& team, const float* x, const Weights& weight, const Geomet
 
 }  // namespace
 
-rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows, double beta,
-                                     const float* x, const Weights& weight,
-                                     const Geometry& geometry, bool weighted, bool tangent,
+rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows,
+                                     const rules::RowPlan& plan, const float* x,
+                                     const Weights& weight, const Geometry& geometry,
                                      const RowScratch& scratch) {
   if (rows.columns) {
-    sum_columns(team, x, weight, geometry, weighted, scratch.sums);
+    sum_columns(team, x, weight, geometry, plan.weighted, scratch.sums);
   } else {
-    sum_rows(team, x, weight, geometry, weighted, scratch.sums);
+    sum_rows(team, x, weight, geometry, plan.weighted, scratch.sums);
   }
-  const std::int64_t count = row_count(geometry, rows);
-  const auto length = static_cast<double>(row_length(geometry, rows));
+  const std::int64_t count = rules::row_count(geometry, rows.columns);
+  const auto length = static_cast<double>(rules::row_length(geometry, rows.columns));
   double t_w = 0;
-  if (tangent) {
-    double xw = 0, ww = 0;
+  if (plan.tangent) {
+    rules::RowSums whole;
     for (std::int64_t i = 0; i < count; ++i) {
-      xw += scratch.sums[i].xw;
-      ww += scratch.sums[i].ww;
+      whole.xw += scratch.sums[i].xw;
+      whole.ww += scratch.sums[i].ww;
     }
-    t_w = xw / ww;
+    t_w = rules::tangent_factor(whole);
   }
   rules::RowTotals totals;
   for (std::int64_t i = 0; i < count; ++i) {
-    const rules::RowParts row = rules::row_parts(scratch.sums[i], t_w);
-    const double f = rules::row_factor(beta, row.oo, length, rows.avg_sq[i]);
-    rules::add_row(totals, row, f);
-    scratch.factors[i] = static_cast<float>(f);
+    scratch.factors[i] =
+        rules::advance_row(plan.beta, scratch.sums[i], t_w, length, rows.avg_sq[i], totals);
   }
-  const double k = rules::row_scale(totals);
+  const double scale = rules::row_scale(totals);
   for (std::int64_t i = 0; i < count; ++i) {
-    scratch.factors[i] = static_cast<float>(k * static_cast<double>(scratch.factors[i]));
+    scratch.factors[i] = rules::normalized_factor(scale, scratch.factors[i]);
   }
   return rules::normalized_rows(totals, t_w);
 }

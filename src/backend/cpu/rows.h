@@ -15,11 +15,10 @@ struct RowScratch {
 };
 
 // Advances the averages with the iterate `x`, which has no gaps, and leaves the factors F in the
-// scratch. W is read where `weighted`; with `tangent` O is the part of X that is orthogonal to W,
-// else X itself.
-rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows, double beta,
-                                     const float* x, const Weights& weight,
-                                     const Geometry& geometry, bool weighted, bool tangent,
+// scratch.
+rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows,
+                                     const rules::RowPlan& plan, const float* x,
+                                     const Weights& weight, const Geometry& geometry,
                                      const RowScratch& scratch);
 
 }  // namespace rode::cpu

@@ -8,6 +8,7 @@
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/passes/launches.h"
 #include "rules/matrix_step.h"
+#include "rules/row_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -59,12 +60,12 @@ __global__ void __launch_bounds__(kThreads)
   if (matrix.ns >= 0) own = {sums[matrix.ns].t, sums[matrix.ns].xx};
   step.write = matrix.muon == 0 ? rode_coefficients(matrix, multiplier, own, step)
                                 : muon_coefficients(matrix, multiplier, own, step);
+  if (has_rows(matrix, step)) step.write = rules::with_rows(step.write, step.rows);
   // Newton-Schulz has taken the scale in; a start that is the iterate has not.
   const double on_start =
       matrix.ns >= 0 && matrix.iterates == 0 ? static_cast<double>(start_scale[matrix.ns]) : 1.0;
   step.on_w = static_cast<float>(step.write.w);
   step.on_x = static_cast<float>(step.write.x * on_start);
-  if (has_rows(matrix, step)) step.write.u = -step.write.x * step.rows.t_w;
   step.on_u = static_cast<float>(step.write.u);
   if (step.write.x == 0) step.moves = 0;
 }

@@ -22,6 +22,10 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kWarps == kRowsPerBlock && kColumnsPerBlock == 32);
 
+__device__ rules::RowPlan plan_of(const MatrixEntry& matrix) {
+  return matrix.muon != 0 ? rules::row_plan(matrix.muon_constants) : rules::row_plan(matrix.rode);
+}
+
 // Adds kWidth elements that begin at row `i`, column `j`.
 template <int kWidth>
 __device__ void add_run(const JobEntry& job, const MatrixEntry& matrix, bool weighted,
@@ -50,7 +54,7 @@ __device__ void sum_row(const JobEntry& job, const MatrixEntry& matrix, bool wei
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= job.rows) return;  // the whole warp
   rules::RowSums sums;
-  if (job.slot_vector != 0 && (job.cols % 4 == 0 || job.rows == 1)) {
+  if (job.slot_vector != 0 && fours_stay_in_rows(job)) {
     const std::int64_t whole = job.cols & ~std::int64_t{3};
     for (std::int64_t j = 4 * lane; j < whole; j += 128) {
       add_run<4>(job, matrix, weighted, row, j, sums);
@@ -95,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) row_sums(StepView view, const RowEnt
   follow();
   if (view.live[entry.job] == 0 || view.matrix_steps[entry.job].moves == 0) return;
   const MatrixEntry& matrix = view.matrices[entry.job];
-  const bool weighted = matrix.muon == 0 || rules::constrained(matrix.muon_constants);
+  const bool weighted = plan_of(matrix).weighted;
   rules::RowSums* out = view.row_sums + matrix.first_row;
   if (matrix.row_columns != 0) {
     sum_columns(job, matrix, weighted, entry.first, out);
@@ -118,36 +122,34 @@ __global__ void __launch_bounds__(kThreads)
   const JobEntry& job = view.jobs[index];
   const MatrixEntry& matrix = view.matrices[index];
   const bool columns = matrix.row_columns != 0;
-  const std::int64_t count = columns ? job.cols : job.rows;
-  const auto length = static_cast<double>(columns ? job.rows : job.cols);
+  const std::int64_t count = rules::row_count(job, columns);
+  const auto length = static_cast<double>(rules::row_length(job, columns));
   const double scale = matrix.iterates != 0 ? 1.0 : static_cast<double>(start_scale[matrix.ns]);
-  const double beta = matrix.muon != 0 ? matrix.muon_constants.row_beta : matrix.rode.row_beta;
+  const double beta = plan_of(matrix).beta;
   const rules::RowSums* sums = view.row_sums + matrix.first_row;
   float* factors = view.row_factors + matrix.first_row;
 
   double t_w = 0;
-  if (matrix.muon == 0) {
+  if (plan_of(matrix).tangent) {
     double whole[2] = {0, 0};
     for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
       whole[0] += scale * sums[i].xw;
       whole[1] += sums[i].ww;
     }
     block_sums<kThreads>(whole);
-    t_w = whole[0] / whole[1];
+    t_w = rules::tangent_factor({0, whole[0], whole[1]});
   }
   rules::RowTotals own;
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    const rules::RowParts row = rules::row_parts(scaled(sums[i], scale), t_w);
-    const double f = rules::row_factor(beta, row.oo, length, matrix.row_avg_sq[i]);
-    rules::add_row(own, row, f);
-    factors[i] = static_cast<float>(f);
+    factors[i] =
+        rules::advance_row(beta, scaled(sums[i], scale), t_w, length, matrix.row_avg_sq[i], own);
   }
   double whole[3] = {own.oo, own.scaled, own.along};
   block_sums<kThreads>(whole);
   const rules::RowTotals totals{whole[0], whole[1], whole[2]};
   const double k = rules::row_scale(totals);
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    factors[i] = static_cast<float>(k * static_cast<double>(factors[i]));
+    factors[i] = rules::normalized_factor(k, factors[i]);
   }
   if (threadIdx.x == 0) step.rows = rules::normalized_rows(totals, t_w);
 }

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   if (direction)
     reached = std::sqrt(strided_sum<kThreads>(view.formed + job.first_slice, job.slices, 1));
   if (threadIdx.x != 0) return;
-  const bool moves = direction && reached > 0;
+  const bool moves = rules::start_moves(direction, reached);
   if (live) step.moves = moves ? 1 : 0;
   const auto wanted = matrix.muon != 0 ? rules::StartNorm::at_most : rules::StartNorm::exact;
   const double correction = rules::start_correction(wanted, step.target, reached);

@@ -13,6 +13,7 @@
 #include "backend/cuda/device/slot.cuh"
 #include "backend/cuda/device/weights.cuh"
 #include "backend/cuda/passes/launches.h"
+#include "rules/row_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -79,7 +80,8 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
         load_factors(c, slice, runs.element(u), f);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
-          fresh[i] = (c.on_w + c.on_u * f[i]) * w[i] + c.on_x * f[i] * x[i];
+          const auto own = rules::row_write(c.on_w, c.on_u, c.on_x, f[i]);
+          fresh[i] = own.w * w[i] + own.x * x[i];
         }
       } else {
 #pragma unroll
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
   const MatrixEntry& matrix = view.matrices[entry.job];
   const MatrixStep& step = view.matrix_steps[entry.job];
   Moved moved;
-  // A matrix without a direction to turn from is held: its weights are not even rounded.
+  // RODE holds a matrix of ||W|| <= eps: its weights are not even rounded.
   if (matrix.muon != 0 || step.held == 0) {
     const bool moves = step.moves != 0;
     const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
       mix.on_u = step.on_u;
       mix.factors = moves ? view.row_factors + matrix.first_row : nullptr;
       mix.columns = matrix.row_columns != 0;
-      vector = vector && (job.cols % 4 == 0 || job.rows == 1);  // no run crosses rows
+      vector = vector && fours_stay_in_rows(job);
     }
     moved = write_slice<kRows>(job, x, mix, vector, Walk(job.rows, job.cols, entry.index));
   }

@@ -132,15 +132,7 @@ void CudaBackend::check_memory(const JobList& jobs) {
 void CudaBackend::prepare(JobList& jobs) {
   const DeviceGuard guard(device_);
   check_memory(jobs);
-  NsRequest request = request_newton_schulz(jobs);
-  for (NsMatrix& matrix : request.matrices) {
-    if (matrix.form == NsForm::automatic && !batched_) matrix.form = NsForm::standard;
-    if (matrix.form == NsForm::gram && !batched_) {
-      throw Error(ErrorKind::unsupported, "cuda",
-                  "ns_form = gram with batched = false; the plain path has the standard form "
-                  "only; use ns_form = auto or standard there");
-    }
-  }
+  const NsRequest request = request_newton_schulz(jobs);
   if (!request.matrices.empty()) {
     newton_schulz_ =
         std::make_unique<NewtonSchulz>(request.matrices, kWorkspaceLimit, batched_, products_);

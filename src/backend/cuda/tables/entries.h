@@ -10,6 +10,7 @@
 #include "backend/cuda/device/arrays.h"
 #include "rode/optim/common.h"
 #include "rules/element_rules.h"
+#include "rules/host_device.h"
 #include "rules/matrix_step.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
@@ -78,6 +79,11 @@ struct MatrixEntry {
   std::int64_t first_row;    // within StepView's arrays over rows
   std::int32_t row_columns;  // the fan-out's rows are the columns of the matrix as stored
 };
+
+// Whether no run of four elements crosses from one row into the next.
+RODE_HOST_DEVICE inline bool fours_stay_in_rows(const JobEntry& job) {
+  return job.cols % 4 == 0 || job.rows == 1;
+}
 
 // Over element jobs.
 struct ElementEntry {

@@ -63,10 +63,11 @@ void fill(JobEntry& entry, const MuonJob& job) {
   entry.moments[0] = view_of(job.momentum);
   entry.moments[1] = view_of(job.previous);
   entry.measure = Measure::buffer;
-  if (job.constants->mars) {
+  const rules::Third third = rules::third_of(*job.constants);
+  if (third == rules::Third::previous) {
     entry.third = {job.previous.data, nullptr, 0, entry.moments[1].bf16, Rounding::nearest};
     entry.measure = Measure::three;
-  } else if (rules::constrained(*job.constants)) {
+  } else if (third == rules::Third::weight) {
     entry.third = entry.weight;
     entry.measure = Measure::three;
   }

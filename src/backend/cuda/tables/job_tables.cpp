@@ -7,6 +7,7 @@
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/tables/fill.h"
+#include "rules/row_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -156,7 +157,7 @@ void JobTables::plan_batches(const NsRequest& request, const NewtonSchulz* ns,
     MatrixEntry& matrix = matrices_[static_cast<std::size_t>(job)];
     const JobEntry& entry = jobs_[static_cast<std::size_t>(job)];
     const bool columns = matrix.row_columns != 0;
-    const std::int64_t count = columns ? entry.cols : entry.rows;
+    const std::int64_t count = rules::row_count(entry, columns);
     matrix.first_row = row_count_;
     row_count_ += count;
     for (std::int64_t i = 0; i < count; i += columns ? kColumnsPerBlock : kRowsPerBlock) {

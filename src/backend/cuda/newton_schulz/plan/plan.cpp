@@ -219,21 +219,20 @@ void complete(Batch& batch, const std::vector<NsMatrix>& matrices, const PlanOpt
 
 std::size_t element_bytes(NsDType dtype) { return dtype == NsDType::fp32 ? 4 : 2; }
 
-Program program_of(const NsMatrix& matrix) {
+Program program_of(const NsMatrix& matrix, bool symmetric) {
   const std::int64_t n = std::min(matrix.rows, matrix.cols), m = std::max(matrix.rows, matrix.cols);
   Program program{matrix.steps, matrix.coefficients, matrix.dtype,
                   false,        matrix.reproject,    matrix.sphere};
   if (program.dtype == NsDType::automatic) program.dtype = NsDType::bf16;
-  if (matrix.steps == 0 || n < rules::kSmallestHalfSide) program.dtype = NsDType::fp32;
+  if (matrix.steps == 0 || !rules::half_pays(n)) program.dtype = NsDType::fp32;
   if (!matrix.sphere) program.reproject = Reproject::final;
-  if (program.reproject == Reproject::final && matrix.steps > 0) {
-    const double r = static_cast<double>(m) / static_cast<double>(std::max<std::int64_t>(n, 1));
-    const bool pays = n >= kSmallestGramSide && gram_is_cheaper(r, program);
-    program.gram = matrix.form == NsForm::gram || (matrix.form == NsForm::automatic && pays);
-    // Carried through five iterations, bf16's rounding of the Gram matrix comes close to the
-    // bound of agreement; fp16 costs the same, and nothing here leaves its range.
-    if (program.gram && program.dtype == NsDType::bf16) program.dtype = NsDType::fp16;
-  }
+  const double r = static_cast<double>(m) / static_cast<double>(std::max<std::int64_t>(n, 1));
+  const bool pays = n >= kSmallestGramSide && gram_is_cheaper(r, program);
+  program.gram =
+      rules::takes_gram_form(matrix.form, matrix.steps, program.reproject, symmetric, pays);
+  // Carried through five iterations, bf16's rounding of the Gram matrix comes close to the
+  // bound of agreement; fp16 costs the same, and nothing here leaves its range.
+  if (program.gram && program.dtype == NsDType::bf16) program.dtype = NsDType::fp16;
   return program;
 }
 
@@ -241,13 +240,14 @@ std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const Pla
   std::vector<Batch> batches;
   std::vector<Program> programs;
   for (const NsMatrix& matrix : matrices) {
-    const Program program = program_of(matrix);
+    const Program program = program_of(matrix, options.symmetric);
     if (std::ranges::find(programs, program) == programs.end()) programs.push_back(program);
   }
   for (const Program& program : programs) {
     std::size_t total = 0;
     for (const NsMatrix& matrix : matrices) {
-      if (program_of(matrix) == program) total += footprint(matrix, program).bytes();
+      if (program_of(matrix, options.symmetric) == program)
+        total += footprint(matrix, program).bytes();
     }
     // Batches of about equal size: a small last one would leave the device idle.
     // What fits with a quarter more is not cut at all.
@@ -256,7 +256,7 @@ std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const Pla
     const std::size_t share = total / ((total + limit - 1) / limit) + 1;
     std::size_t used = 0;
     for (std::size_t i = 0; i < matrices.size(); ++i) {
-      if (!(program_of(matrices[i]) == program)) continue;
+      if (!(program_of(matrices[i], options.symmetric) == program)) continue;
       const std::size_t bytes = footprint(matrices[i], program).bytes();
       if (used == 0 || used + bytes > limit || used + bytes / 2 > share) {
         batches.emplace_back().program = program;

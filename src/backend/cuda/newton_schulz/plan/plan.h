@@ -165,8 +165,8 @@ struct PlanOptions {
 
 std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const PlanOptions& options);
 
-// The program of one matrix: resolves `automatic`.
-Program program_of(const NsMatrix& matrix);
+// The program of one matrix: resolves `automatic`. Full products have the standard form alone.
+Program program_of(const NsMatrix& matrix, bool symmetric = true);
 
 std::size_t element_bytes(NsDType dtype);
 
