@@ -47,7 +47,7 @@ class RODE(EngineOptimizer):
           direction = retraction U' = (U - theta D) / ||U - theta D||
           direction = fixed      U' = U
           conditioner = none     Q = X_0, q = 1
-          normalize = rows       the rows of Q are normalised as Muon's (rode/optim/muon.h), then
+          normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
                                  Q <- P(Q); without a direction, v stays
 
         Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of
@@ -109,8 +109,8 @@ class Muon(EngineOptimizer):
           B <- momentum * B + (1 - momentum) g
           S  = (1 - momentum) g + momentum * B   (nesterov), else B
           O  = NS(S / max(||S||, eps))
-          normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements,
-            v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + 1e-8)
+          normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements, row_eps = 1e-8:
+            v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + row_eps)
             O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
           W <- (1 - lr * weight_decay) W - lr * scale * O
           scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
@@ -213,7 +213,7 @@ class MARSM(EngineOptimizer):
           C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
           M <- momentum * M + (1 - momentum) C
           O  = NS(M / (||M|| + eps))
-          normalize = rows: as Muon's (rode/optim/muon.h)
+          normalize = rows: as Muon's (rode/optim/muon.h); row_eps = 1e-8
           W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
           G_prev <- G
 
