@@ -3,6 +3,7 @@
 // environment's RODE_TEST_BACKEND.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -25,7 +26,7 @@ const std::string& device_problem();
 Backend& memory_backend();
 
 // How often the stand-in for a device was told of changed jobs (deferred_cpu.cpp).
-inline int refreshes_of_stand_in = 0;
+inline std::atomic<int> refreshes_of_stand_in = 0;
 
 }  // namespace rode::test
 
