@@ -7,9 +7,8 @@
 #include <benchmark/benchmark.h>
 
 #include "backend/cpu/blas.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/newton_schulz.h"
-#include "backend/cpu/tiles.h"
 #include "rules/cost.h"
 
 namespace rode::cpu {

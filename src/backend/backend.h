@@ -98,13 +98,6 @@ class Backend {
   virtual void set_step(std::int64_t step) = 0;
 };
 
-// The gate of a backend whose flags the host can read. A parameter is bad if one of its
-// jobs is; its jobs become inactive, or with `refuse_all` the step is refused. Weights or
-// momentum that hold NaN always refuse. Returns whether the step is refused.
-bool close_gate(JobList& jobs, bool refuse_all);
-// After a step: the first parameter whose weights it has left not finite; -1: none.
-std::int64_t spoiled_parameter(JobList& jobs);
-
 struct BackendOptions {
   int threads = 0;
   bool batched = true;

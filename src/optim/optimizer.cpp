@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's public functions: step, options, state, diagnostics.
+// The driver's public functions: options, state, diagnostics. A step is in step.cpp.
 #include "rode/optimizer.h"
 
 #include <algorithm>
@@ -21,13 +21,6 @@ namespace {
 constexpr std::string_view kStepKey = "rode.step";
 constexpr std::string_view kOptimizerKey = "rode.optimizer";
 
-void check_multiplier(std::string_view operation, double multiplier) {
-  if (in_range(multiplier, at_least(0))) return;
-  throw Error(ErrorKind::invalid_argument, operation,
-              fmt::format("multiplier: expected {}, got '{}'",
-                          expectation(multiplier, at_least(0), "a number"), multiplier));
-}
-
 }  // namespace
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, EngineOptions engine)
@@ -44,27 +37,7 @@ Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
-void Optimizer::step(double multiplier) {
-  check_multiplier("step", multiplier);
-  impl_->gate_missing();
-  Backend& backend = *impl_->backend;
-  impl_->send_changed();  // into a capture too: the backend knows how
-  backend.step(impl_->jobs,
-               {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
-  if (!backend.deferred()) check();
-}
-
-void Optimizer::check() {
-  impl_->look();
-  if (const auto error = std::exchange(impl_->found, std::nullopt)) throw *error;
-}
-
 void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
-
-void Optimizer::set_multiplier(double multiplier) {
-  check_multiplier("set multiplier", multiplier);
-  impl_->backend->set_multiplier(multiplier);
-}
 
 bool Optimizer::capturing() const { return impl_->backend->capturing(); }
 
@@ -75,32 +48,6 @@ void Optimizer::send_options() {
                 "before or after the capture");
   }
   impl_->send_changed();
-}
-
-void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  check_grad(slot.parameter, grad);
-  bind_grad(index, grad.data, grad.dtype);
-}
-
-void Optimizer::bind_value(std::size_t index, TensorView value) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  check_moved(slot.parameter, value);
-  bind_value(index, value.data, value.dtype);
-}
-
-void Optimizer::rebind_grad(std::size_t index, const void* data, DType dtype) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  const ConstTensorView grad{data, slot.parameter.value.shape, dtype};
-  check_grad(slot.parameter, grad);
-  impl_->bind_grad(slot, grad);
-}
-
-void Optimizer::rebind_value(std::size_t index, void* data, DType dtype) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  const TensorView value{data, slot.parameter.value.shape, dtype};
-  check_moved(slot.parameter, value);
-  impl_->bind_value(slot, value);
 }
 
 void Optimizer::set_option(std::size_t group, std::string_view key, std::string_view value) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds an optimizer's jobs once; binds weights and gradients, gates missing ones.
+// Builds an optimizer's jobs once, and sets the rules that they follow.
 #include "optim/optimizer_impl.h"
 
 #include <utility>
@@ -32,10 +32,6 @@ void check_value(const Parameter& p) {
   }
 }
 
-std::string valid_indices(std::size_t count) {
-  return count == 0 ? "none: there are no entries" : fmt::format("0 to {}", count - 1);
-}
-
 // The rule as it acts, with the rates that follow lr.
 std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
   std::shared_ptr<const Rule> rule = method.rule();
@@ -51,31 +47,6 @@ std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& cou
 }
 
 }  // namespace
-
-void check_grad(const Parameter& p, const ConstTensorView& grad) {
-  if (grad.data == nullptr) return;
-  if (!(grad.shape == p.value.shape)) {
-    throw Error(ErrorKind::shape, "gradient",
-                fmt::format("gradient of '{}' has shape {}; expected {} like the parameter", p.name,
-                            to_string(grad.shape), to_string(p.value.shape)));
-  }
-  if (grad.dtype != DType::f32 && grad.dtype != DType::bf16) {
-    throw Error(
-        ErrorKind::dtype, "gradient",
-        fmt::format("gradient of '{}' is {}; expected F32 or BF16", p.name, to_string(grad.dtype)));
-  }
-}
-
-void check_moved(const Parameter& p, const TensorView& value) {
-  if (value.shape == p.value.shape && value.dtype == p.value.dtype &&
-      (value.data != nullptr || value.numel() == 0)) {
-    return;
-  }
-  throw Error(ErrorKind::shape, "bind",
-              fmt::format("new memory of '{}' is {} {}; expected {} {} as before, and not null",
-                          p.name, to_string(value.dtype), to_string(value.shape),
-                          to_string(p.value.dtype), to_string(p.value.shape)));
-}
 
 Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     : engine(std::move(options)) {
@@ -175,42 +146,6 @@ void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
   grad = further;
 }
 
-void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
-  changed = true;
-  slot.parameter.grad = grad;
-  point_at_grad(slot);
-}
-
-void Optimizer::Impl::point_at_grad(Slot& slot) {
-  const ConstTensorView& grad = slot.parameter.grad;
-  for (const std::size_t other : slot.tied) parameters[other].grad = grad;
-  for (JobBase* job : slot.jobs) {
-    job->grad.dtype = grad.dtype;
-    job->grad.data = grad.data == nullptr
-                         ? nullptr
-                         : static_cast<const std::byte*>(grad.data) +
-                               static_cast<std::size_t>(job->offset) * size_of(grad.dtype);
-  }
-}
-
-void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
-  changed = true;
-  slot.parameter.value = value;
-  for (const std::size_t other : slot.tied) parameters[other].value = value;
-  for (JobBase* job : slot.jobs) {
-    job->weight.data = static_cast<std::byte*>(value.data) +
-                       static_cast<std::size_t>(job->offset) * size_of(value.dtype);
-  }
-}
-
-Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
-  if (index >= slots.size()) {
-    throw Error(ErrorKind::invalid_argument, "bind",
-                fmt::format("parameter index {}; expected {}", index, valid_indices(slots.size())));
-  }
-  return slots[slots[index].owner];
-}
-
 Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
   if (index >= groups.size()) {
     throw Error(ErrorKind::invalid_argument, "set option",
@@ -224,27 +159,6 @@ void Optimizer::Impl::set_rule(Group& group, Method method, const RateCoupling& 
   group.method = std::move(method);
   group.coupling = coupling;
   changed = true;
-}
-
-void Optimizer::Impl::gate_missing() {
-  for (const Slot& slot : slots) {
-    const Parameter& p = slot.parameter;
-    if (p.grad.data != nullptr || p.value.numel() == 0 || !slot.stepped) continue;
-    if (engine.on_missing == OnBadGradient::skip) continue;
-    throw Error(ErrorKind::missing_gradient, "step",
-                fmt::format("parameter '{}' has no gradient; bind one, freeze the parameter, or "
-                            "set on_missing to skip",
-                            p.name));
-  }
-  // Only now: until a step is performed, the flags belong to the last one.
-  for (Slot& slot : slots) {
-    const Parameter& p = slot.parameter;
-    const bool active = p.grad.data != nullptr && p.value.numel() > 0;
-    for (JobBase* job : slot.jobs) {
-      changed = changed || job->active != active;
-      job->active = active;
-    }
-  }
 }
 
 }  // namespace rode

@@ -19,6 +19,8 @@ namespace rode {
 // Throw where a parameter cannot have this gradient, or its weights cannot be there.
 void check_grad(const Parameter& p, const ConstTensorView& grad);
 void check_moved(const Parameter& p, const TensorView& value);
+// What an index may be, for an error: "0 to 3".
+std::string valid_indices(std::size_t count);
 
 struct Optimizer::Impl {
   struct Group {
@@ -56,6 +58,7 @@ struct Optimizer::Impl {
 
   // The parts of a step outside the backend.
   void gate_missing();
+  void send_changed();
   // Fetches the results of the steps since the last fetch: count, refusal, diagnostics.
   void look();
   Error refusal(const Fetched& now) const;
@@ -78,10 +81,6 @@ struct Optimizer::Impl {
   std::optional<Error> found;  // not yet thrown by check()
   GlobalDiagnostics global;
   bool changed = true;  // jobs, since the backend last read them
-  void send_changed() {
-    if (changed) backend->refresh(jobs);
-    changed = false;
-  }
 };
 
 }  // namespace rode

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Newton-Schulz polynomials and the guard that keeps RODE's iteration bounded.
+// The Newton-Schulz polynomials, the guard that keeps RODE's iteration bounded, and the order of
+// the iterations.
 #pragma once
 
 #include <cstdint>
@@ -65,6 +66,26 @@ RODE_HOST_DEVICE inline double guard_factor(double t) {
 // An element of the reprojected iterate, t_w = t / rho.
 RODE_HOST_DEVICE inline float ns_project(float x, float w, float t_w, float factor) {
   return factor * (x - t_w * w);
+}
+
+// The iterations in their order, on the host; CUDA's plan has the same order. Form has
+//   void advance(int k, const NsTriple& c)    X <- a X + b X^3 + c X^5
+//   double along(const Sphere&)               t = <X,U>
+//   void project(const Sphere&, double t, double factor)    X <- factor (X - t U)
+//   void keep(bool last)                      instead of project: X stays as it is
+// Without a sphere nothing is projected. The last iterate never is: that joins the write-back.
+template <class Sphere, class Form>
+void run_iterations(Coefficients set, int steps, bool guarded, const Sphere* sphere, Form& form) {
+  for (int k = 0; k < steps; ++k) {
+    form.advance(k, ns_triple(set, k));
+    const bool last = k + 1 == steps;
+    if (last || sphere == nullptr) {
+      form.keep(last);
+      continue;
+    }
+    const double t = form.along(*sphere);
+    form.project(*sphere, t, guarded ? guard_factor(t) : 1.0);
+  }
 }
 
 }  // namespace rode::rules

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/blas.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/newton_schulz.h"
-#include "backend/cpu/tiles.h"
 #include "rode/error.h"
 #include "rules/newton_schulz_rule.h"
 #include "support/side_by_side.h"

@@ -9,8 +9,7 @@
 #include <cstdint>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/versions.h"
 #include "rules/rounding.h"
 

@@ -4,55 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 
 #include <sched.h>
 
 #include "backend/cpu/blas.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/host_buffer.h"
+#include "backend/cpu/loops.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
 #include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
-
-class BorrowedBuffer : public Buffer {
- public:
-  BorrowedBuffer(void* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
-
-  void* data() override { return data_; }
-  std::size_t bytes() const override { return bytes_; }
-  void upload(const void* host, std::size_t bytes) override {
-    if (bytes > 0) std::memcpy(data_, host, bytes);
-  }
-  const void* host_view() const override { return data_; }
-
- private:
-  void* data_;
-  std::size_t bytes_;
-};
-
-void* allocate_zeros(std::size_t bytes) {
-  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment;
-  void* data = std::aligned_alloc(kAlignment, rounded * kAlignment);
-  if (data == nullptr) throw std::bad_alloc();
-  std::memset(data, 0, rounded * kAlignment);
-  return data;
-}
-
-class HostBuffer final : public BorrowedBuffer {
- public:
-  explicit HostBuffer(std::size_t bytes) : BorrowedBuffer(allocate_zeros(bytes), bytes) {}
-  ~HostBuffer() override { std::free(HostBuffer::data()); }
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
-};
 
 int available_cores() {
   cpu_set_t allowed;
@@ -83,6 +46,37 @@ void measure_slice(const Job& job, std::int64_t slice, rules::MatrixProducts& ou
   for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
     out.gg += sum_of_squares(read(job.grad, at, n, scratch), n);
   });
+}
+
+// The gate. A parameter is bad if one of its jobs is; its jobs become inactive, or with
+// `refuse_all` the step is refused. Weights or momentum that hold NaN always refuse. Returns
+// whether the step is refused.
+bool close_gate(JobList& jobs, bool refuse_all) {
+  bool refused = false, bad_gradient = false;
+  jobs.for_each([&](const JobBase& job) {
+    if (!job.active) return;
+    bad_gradient = bad_gradient || !job.finite;
+    refused = refused || rules::refuses_step({job.finite, job.weight_finite}, refuse_all);
+  });
+  if (refused || !bad_gradient) return refused;
+  jobs.for_each([&](const JobBase& bad) {
+    if (bad.finite) return;
+    jobs.for_each([&](JobBase& job) {
+      job.active = rules::lives(job.active, refused, job.parameter == bad.parameter);
+    });
+  });
+  return false;
+}
+
+// After a step: the first parameter whose weights it has left not finite; -1: none.
+std::int64_t spoiled_parameter(JobList& jobs) {
+  std::int64_t first = -1;
+  jobs.for_each([&](const JobBase& job) {
+    if (!job.active || rules::ended_finite(job.sums.ww, job.sums.dd)) return;
+    const auto parameter = static_cast<std::int64_t>(job.parameter);
+    if (first < 0 || parameter < first) first = parameter;
+  });
+  return first;
 }
 
 }  // namespace

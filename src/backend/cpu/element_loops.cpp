@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/versions.h"
 
 namespace rode::cpu {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The element rules: one pass over every array of a parameter.
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/loops.h"
 #include "rules/rounding.h"
 
 namespace rode::cpu {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/blas.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/loops.h"
 
 namespace rode::cpu {
 namespace {

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/ns_iterations.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/products.h"
-#include "backend/cpu/tiles.h"
 #include "rules/cost.h"
 #include "rules/newton_schulz_rule.h"
 
@@ -127,11 +125,11 @@ float* run_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* wor
   }
   if (plan.form == NsForm::gram) {
     GramForm form(team, plan, workspace);
-    run_iterations(plan, sphere, form);
+    iterate(plan, sphere, form);
     return form.iterate();
   }
   StandardForm form(team, plan, workspace, partial);
-  run_iterations(plan, sphere, form);
+  iterate(plan, sphere, form);
   return form.iterate();
 }
 

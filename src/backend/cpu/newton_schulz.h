@@ -9,6 +9,7 @@
 #include "backend/jobs.h"
 #include "rode/optim/rode.h"
 #include "rules/matrix_step.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode::cpu {
 
@@ -27,6 +28,15 @@ struct NsPlan {
   std::int64_t long_side() const { return tall() ? rows : cols; }
   std::int64_t short_side() const { return tall() ? cols : rows; }
 };
+
+struct Sphere;
+
+// The iterations of a plan on a form of the products (rules::run_iterations).
+template <class Form>
+void iterate(const NsPlan& plan, const Sphere* sphere, Form& form) {
+  rules::run_iterations(plan.coefficients, plan.steps, plan.guarded,
+                        plan.reproject_each ? sphere : nullptr, form);
+}
 
 NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
                           Coefficients coefficients, NsDType dtype, NsForm form, bool symmetric,

@@ -7,12 +7,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/newton_schulz.h"
-#include "backend/cpu/ns_iterations.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
-#include "backend/cpu/tiles.h"
 #include "rules/newton_schulz_rule.h"
 
 namespace rode::cpu {
@@ -301,11 +299,11 @@ float* newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, 
   if (plan.rows * plan.cols == 0 || plan.steps == 0) return workspace;
   if (bf16_products_available()) {
     Bf16Form form(team, plan, workspace, partial);
-    run_iterations(plan, sphere, form);
+    iterate(plan, sphere, form);
     return form.iterate();
   }
   RoundedForm form(team, plan, workspace, partial);
-  run_iterations(plan, sphere, form);
+  iterate(plan, sphere, form);
   return form.iterate();
 }
 

@@ -4,8 +4,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/kernels.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/loops.h"
 
 namespace rode::cpu {
 namespace {

@@ -5,9 +5,8 @@
 #include <cstdint>
 
 #include "backend/cpu/cpu_backend.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/modes.h"
-#include "backend/cpu/tiles.h"
 #include "backend/cpu/versions.h"
 #include "backend/host/lapack.h"
 #include "backend/host/soap_basis.h"

@@ -14,8 +14,8 @@
 #include "backend/cuda/adafactor/walks.cuh"
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/reduce.cuh"
-#include "backend/cuda/device/weights.cuh"
-#include "backend/cuda/tables/spoiled.cuh"
+#include "backend/cuda/device/stored.cuh"
+#include "backend/cuda/tables/control.h"
 
 namespace rode::cuda {
 namespace adafactor {

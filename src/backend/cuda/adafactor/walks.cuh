@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "backend/cuda/adafactor/adafactor_steps.h"
-#include "backend/cuda/device/load.cuh"
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/stored.cuh"
 
 namespace rode::cuda::adafactor {
 

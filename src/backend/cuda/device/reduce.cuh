@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "rules/matrix_step.h"
+
 namespace rode::cuda {
 
 // Every lane gets the sum. All 32 lanes take part.
@@ -50,6 +52,15 @@ __device__ inline double strided_sum(const double* parts, std::int64_t count, in
 #pragma unroll 4
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) sum += parts[width * i];
   return block_sum<kThreads>(sum);
+}
+
+// Sums of a job's six products. Every thread gets the sums. All kThreads threads of the block take
+// part.
+template <int kThreads>
+__device__ inline void block_sums(rules::MatrixProducts& p) {
+  double values[6] = {p.tt, p.bt, p.gt, p.bb, p.bg, p.gg};
+  block_sums<kThreads>(values);
+  p = {values[0], values[1], values[2], values[3], values[4], values[5]};
 }
 
 }  // namespace rode::cuda

@@ -7,7 +7,7 @@
 // threads as fit bring more than runs in flight.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/reduce.cuh"
-#include "backend/cuda/device/weights.cuh"
+#include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
 
 namespace rode::cuda {

@@ -9,8 +9,9 @@
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
+#include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/passes/launches.h"
-#include "backend/cuda/passes/products.cuh"
+#include "backend/cuda/tables/control.h"
 #include "rules/gate.h"
 #include "rules/matrix_step.h"
 #include "rules/rounding.h"
@@ -161,6 +162,15 @@ __global__ void __launch_bounds__(kGateThreads) gate(StepView view) {
   }
 }
 
+// What the driver sets between steps. Values travel as kernel arguments: no host memory has to stay
+// valid, nothing waits. One thread each.
+__global__ void set_wishes(Control* control, double multiplier, bool refuse_all) {
+  control->multiplier = multiplier;
+  control->refuse_all = refuse_all ? 1 : 0;
+}
+
+__global__ void set_step(Control* control, std::int64_t step) { control->done = step; }
+
 }  // namespace
 
 void launch_gate(const StepView& view, cudaStream_t stream) {
@@ -170,6 +180,16 @@ void launch_gate(const StepView& view, cudaStream_t stream) {
   }
   launch_following(gate, 1, kGateThreads, stream, view);
   RODE_CUDA_CHECK_LAUNCH(stream, "gate");
+}
+
+void launch_set_wishes(Control* control, double multiplier, bool refuse_all, cudaStream_t stream) {
+  set_wishes<<<1, 1, 0, stream>>>(control, multiplier, refuse_all);
+  RODE_CUDA_CHECK_LAUNCH(stream, "set_wishes");
+}
+
+void launch_set_step(Control* control, std::int64_t step, cudaStream_t stream) {
+  set_step<<<1, 1, 0, stream>>>(control, step);
+  RODE_CUDA_CHECK_LAUNCH(stream, "set_step");
 }
 
 }  // namespace rode::cuda

@@ -10,7 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/newton_schulz/newton_schulz.h"
-#include "backend/cuda/tables/step_view.h"
+#include "backend/cuda/tables/entries.h"
 
 namespace rode::cuda {
 
@@ -20,7 +20,7 @@ void launch_measure(const StepView& view, SliceRange range, cudaStream_t stream)
 void launch_gate(const StepView& view, cudaStream_t stream);
 // form.cu: buffers and starts of the matrices of a Newton-Schulz batch.
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream);
-// scale.cu: what brings their starts to the wanted norm.
+// form.cu: what brings their starts to the wanted norm.
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,
                         cudaStream_t stream);
 // rows.cu: sums of the iterates' rows, averages and factors, of matrices whose rows are normalised.
@@ -34,7 +34,7 @@ void launch_write(const StepView& view, SliceRange range, cudaStream_t stream);
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream);
 // element.cu: `range` holds slices of element jobs.
 void launch_element(const StepView& view, SliceRange range, cudaStream_t stream);
-// finish.cu: results of matrices and element jobs.
+// write.cu: results of matrices and element jobs.
 void launch_finish(const StepView& view, cudaStream_t stream);
 
 // norm.cu: *square = ||W||^2 and, where `norm` is not null, *norm = ||W||.

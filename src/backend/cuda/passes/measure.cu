@@ -11,9 +11,9 @@
 // array before it uses the first; three blocks share an SM.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
-#include "backend/cuda/device/load.cuh"
+#include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
-#include "backend/cuda/passes/products.cuh"
 
 namespace rode::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "backend/cuda/device/check.h"
-#include "backend/cuda/device/load.cuh"
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
 
 namespace rode::cuda {

@@ -10,9 +10,8 @@
 // an order that the shape alone decides. Neither is launched where no rows are normalised.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
-#include "backend/cuda/device/load.cuh"
 #include "backend/cuda/device/reduce.cuh"
-#include "backend/cuda/device/slot.cuh"
+#include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
 #include "rules/row_rule.h"
 

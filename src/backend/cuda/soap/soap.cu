@@ -8,9 +8,9 @@
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/reduce.cuh"
-#include "backend/cuda/device/weights.cuh"
+#include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/soap/soap_steps.h"
-#include "backend/cuda/tables/spoiled.cuh"
+#include "backend/cuda/tables/control.h"
 #include "rules/soap_rule.h"
 
 namespace rode::cuda {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs as device memory holds them: pointers and constants, slices, scalars and results.
+// Jobs as device memory holds them: pointers and constants, slices, scalars and results; and
+// the addresses of all these tables, as kernels are given them.
 //
 // Every array "over jobs" counts as JobList::for_each does: rode, muon, soap, adafactor,
 // element. Matrices come first there, so the index of a matrix is the index of its job.
@@ -8,6 +9,7 @@
 #include <cstdint>
 
 #include "backend/cuda/device/arrays.h"
+#include "backend/cuda/tables/control.h"
 #include "rode/optim/common.h"
 #include "rules/element_rules.h"
 #include "rules/host_device.h"
@@ -122,6 +124,41 @@ struct JobResult {
   std::int32_t live;  // active, not refused, gradient of its parameter good
   std::int32_t held, failed;
   std::int32_t pad;
+};
+
+// Every table of a step, in device memory.
+struct StepView {
+  Control* control;
+  const JobEntry* jobs;
+  const MatrixEntry* matrices;
+  const ElementEntry* elements;
+  MatrixStep* matrix_steps;
+  ElementStep* element_steps;
+  JobResult* results;
+  std::int32_t* live;               // over jobs
+  std::int32_t* bad_parameter;      // over parameters: scratch of the gate
+  rules::MatrixProducts* totals;    // over jobs: what measure's partial sums add up to
+  rules::MatrixProducts* measured;  // over slices
+  double* formed;                   // one per slice: ||start||^2
+  double* moved;                    // two per slice: ||W' - W||^2, ||W||^2
+  // Over the rows of all matrices whose rows are normalised.
+  rules::RowSums* row_sums;
+  float* row_factors;
+  std::int32_t job_count, matrix_count, element_from, element_count;
+};
+
+// Part of a table of slices, or of one of matrices.
+struct SliceRange {
+  const SliceEntry* slices;
+  std::int64_t count;
+};
+struct MatrixRange {
+  const std::int32_t* matrices;
+  std::int64_t count;
+};
+struct RowRange {
+  const RowEntry* rows;
+  std::int64_t count;
 };
 
 }  // namespace rode::cuda

@@ -10,7 +10,7 @@
 
 #include "backend/cuda/device/buffer.h"
 #include "backend/cuda/newton_schulz/newton_schulz.h"
-#include "backend/cuda/tables/step_view.h"
+#include "backend/cuda/tables/entries.h"
 #include "backend/jobs.h"
 
 namespace rode::cuda {

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "backend/cuda/newton_schulz/hopper/consumer.cuh"
-#include "backend/cuda/newton_schulz/hopper/pairs.cuh"
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"

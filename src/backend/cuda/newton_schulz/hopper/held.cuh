@@ -12,7 +12,6 @@
 #pragma once
 
 #include "backend/cuda/newton_schulz/hopper/consumer.cuh"
-#include "backend/cuda/newton_schulz/hopper/pairs.cuh"
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/reproject.cuh"
 #include "backend/cuda/newton_schulz/hopper/ring.cuh"

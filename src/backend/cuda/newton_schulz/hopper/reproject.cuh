@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/newton_schulz/hopper/pairs.cuh"
+#include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/plan/plan.h"
 #include "rules/newton_schulz_rule.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes runs of stored elements as fp32.
+// Reads and writes runs of stored elements as fp32: arrays of any type, the workspace of
+// Newton-Schulz, and weights as they are rounded.
 //
 // Loading and decoding are apart: a thread first asks for all its runs of all arrays, and
 // only then looks at the first one. Element types are looked up at run time; a block sees
@@ -19,6 +20,7 @@
 
 #include "backend/cuda/device/arrays.h"
 #include "backend/cuda/device/walk.cuh"
+#include "rode/optim/common.h"
 #include "rules/rounding.h"
 
 namespace rode::cuda {
@@ -154,5 +156,94 @@ __device__ void store(const ArrayView& array, std::int64_t at, const float (&x)[
   for (int i = 0; i < kWidth; ++i) half[i] = rules::bf16_nearest(x[i]);
   store_half(array.data, at, half);
 }
+
+// The workspace of Newton-Schulz, in its element type. Starts and directions are read again at
+// once: their stores are plain, so that L2 keeps them.
+
+__device__ inline std::uint32_t half_pair(float low, float high, bool fp16) {
+  if (fp16) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+__device__ inline void store_slot(void* data, NsDType dtype, std::int64_t at, const float (&x)[4]) {
+  if (dtype == NsDType::fp32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(data) + at) =
+        make_float4(x[0], x[1], x[2], x[3]);
+    return;
+  }
+  const bool fp16 = dtype == NsDType::fp16;
+  *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(data) + at) =
+      make_uint2(half_pair(x[0], x[1], fp16), half_pair(x[2], x[3], fp16));
+}
+
+__device__ inline void store_slot(void* data, NsDType dtype, std::int64_t at, const float (&x)[1]) {
+  if (dtype == NsDType::fp32) {
+    static_cast<float*>(data)[at] = x[0];
+    return;
+  }
+  static_cast<std::uint16_t*>(data)[at] =
+      static_cast<std::uint16_t>(half_pair(x[0], 0.0F, dtype == NsDType::fp16) & 0xffffU);
+}
+
+template <int kWidth>
+__device__ void decode_slot(const Bits<kWidth>& bits, NsDType dtype, float (&x)[kWidth]) {
+  if (dtype == NsDType::fp16) {
+    decode_fp16(bits, x);
+  } else {
+    decode(bits, dtype == NsDType::bf16, x);
+  }
+}
+
+// Rounds `fresh` as the weights are stored, writes it at `at` and leaves in `fresh` what was
+// written. `index`: position of the first element within the parameter.
+template <int kWidth>
+__device__ void store_weights(const WeightView& weight, std::uint64_t sequence, std::int64_t index,
+                              std::int64_t at, float (&fresh)[kWidth]) {
+  if (weight.bf16 == 0) {
+    store_float(weight.data, at, fresh);
+    return;
+  }
+  std::uint16_t half[kWidth];
+  if (weight.rounding == Rounding::exact) {
+    std::uint16_t low[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const rules::Halves halves = rules::split_halves(fresh[i]);
+      half[i] = halves.high;
+      low[i] = halves.low;
+    }
+    store_half(weight.low_bits, at, low);
+  } else {
+    const bool stochastic = weight.rounding == Rounding::stochastic;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const auto position = static_cast<std::uint64_t>(index + i);
+      half[i] = stochastic
+                    ? rules::bf16_stochastic(fresh[i], rules::random_bits(sequence, position))
+                    : rules::bf16_nearest(fresh[i]);
+      fresh[i] = rules::bf16_to_float(half[i]);
+    }
+  }
+  store_half(weight.data, at, half);
+}
+
+// Squares of the weight before the step and of its move, added up by one thread.
+struct Moved {
+  double dd = 0, ww = 0;
+  template <int kWidth>
+  __device__ void add(const float (&w)[kWidth], const float (&stored)[kWidth]) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const double old = static_cast<double>(w[i]);
+      const double d = static_cast<double>(stored[i]) - old;
+      dd += d * d;
+      ww += old * old;
+    }
+  }
+};
 
 }  // namespace rode::cuda

@@ -1,14 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outcome of steps: counts, errors, diagnostics and notes.
+// A step as the driver sees it: gradients are there, the backend steps, the outcome is read.
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
+#include "optim/option_text.h"
 #include "rode/error.h"
 #include "rules/gate.h"
 
 namespace rode {
+namespace {
+
+void check_multiplier(std::string_view operation, double multiplier) {
+  if (in_range(multiplier, at_least(0))) return;
+  throw Error(ErrorKind::invalid_argument, operation,
+              fmt::format("multiplier: expected {}, got '{}'",
+                          expectation(multiplier, at_least(0), "a number"), multiplier));
+}
+
+}  // namespace
+
+void Optimizer::step(double multiplier) {
+  check_multiplier("step", multiplier);
+  impl_->gate_missing();
+  Backend& backend = *impl_->backend;
+  impl_->send_changed();  // into a capture too: the backend knows how
+  backend.step(impl_->jobs,
+               {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
+  if (!backend.deferred()) check();
+}
+
+void Optimizer::check() {
+  impl_->look();
+  if (const auto error = std::exchange(impl_->found, std::nullopt)) throw *error;
+}
+
+void Optimizer::set_multiplier(double multiplier) {
+  check_multiplier("set multiplier", multiplier);
+  impl_->backend->set_multiplier(multiplier);
+}
+
+void Optimizer::Impl::send_changed() {
+  if (changed) backend->refresh(jobs);
+  changed = false;
+}
+
+void Optimizer::Impl::gate_missing() {
+  for (const Slot& slot : slots) {
+    const Parameter& p = slot.parameter;
+    if (p.grad.data != nullptr || p.value.numel() == 0 || !slot.stepped) continue;
+    if (engine.on_missing == OnBadGradient::skip) continue;
+    throw Error(ErrorKind::missing_gradient, "step",
+                fmt::format("parameter '{}' has no gradient; bind one, freeze the parameter, or "
+                            "set on_missing to skip",
+                            p.name));
+  }
+  // Only now: until a step is performed, the flags belong to the last one.
+  for (Slot& slot : slots) {
+    const Parameter& p = slot.parameter;
+    const bool active = p.grad.data != nullptr && p.value.numel() > 0;
+    for (JobBase* job : slot.jobs) {
+      changed = changed || job->active != active;
+      job->active = active;
+    }
+  }
+}
 
 // The backend itself counts steps: only now is it known here which of the enqueued steps were
 // performed, including those of a caller's graph.

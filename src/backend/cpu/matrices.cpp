@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// RODE, Muon and MARS-M on one matrix: one pass measures, one forms momentum and start,
+// Newton-Schulz runs in cache, one pass writes the weights.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/loops.h"
+#include "rules/matrix_step.h"
+#include "rules/rounding.h"
+#include "rules/row_rule.h"
+
+namespace rode::cpu {
+namespace {
+
+// Multiplies a start of `count` elements that has not the norm it should have.
+void correct_start(Team& team, double correction, float* x, std::int64_t count) {
+  if (correction == 1) return;
+  const auto factor = static_cast<float>(correction);
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    const std::int64_t begin = slice * kSlice;
+    scale(x + begin, factor, std::min(kSlice, count - begin));
+  });
+}
+
+// The iterate that is written: X without gaps, null where there is none, and the factors of its
+// rows, null where rows are not normalised.
+struct WrittenIterate {
+  const float* x = nullptr;
+  const float* factors = nullptr;
+  bool columns = false;  // the factors are those of columns
+};
+
+// Calls f(stored, n, mix) for the runs of a slice, where mix(w, out) forms their new weights.
+template <class F>
+void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
+               const WrittenIterate& iterate, std::int64_t slice, F&& f) {
+  const auto on_w = static_cast<float>(write.w), on_x = static_cast<float>(write.x);
+  const float* x = iterate.x;
+  if (x == nullptr || iterate.factors == nullptr) {
+    for_tiles(geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+      f(stored, n, [&](const float* w, float* out) {
+        combine(out, on_w, w, x == nullptr ? 0.0F : on_x, x == nullptr ? w : x + tight, n);
+      });
+    });
+    return;
+  }
+  for_row_tiles(geometry, slice,
+                [&](std::int64_t tight, std::int64_t stored, std::int64_t n, std::int64_t row,
+                    std::int64_t col) {
+                  f(stored, n, [&](const float* w, float* out) {
+                    if (iterate.columns) {
+                      combine_scaled(out, on_w, static_cast<float>(write.u), w, on_x, x + tight,
+                                     iterate.factors + col, n);
+                      return;
+                    }
+                    const auto factor = static_cast<double>(iterate.factors[row]);
+                    const auto own = rules::row_write(write.w, write.u, write.x, factor);
+                    combine(out, static_cast<float>(own.w), w, static_cast<float>(own.x), x + tight,
+                            n);
+                  });
+                });
+}
+
+// W' = w W + x X, or with factors W' = w W + F (x X + u W); without an iterate W' = w W. Sets the
+// job's dd, and with `measure` its ww. `partial` has room for 2 * slice_count(elements) doubles.
+void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
+                const WrittenIterate& iterate, bool measure, std::int64_t step, double* partial) {
+  const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, step);
+  const std::int64_t slices = slice_count(geometry.numel());
+  double* squares = partial + slices;
+  team.run(slices, [&](std::int64_t slice) {
+    float w_tile[kTile], fresh[kTile];
+    double moved = 0, own = 0;
+    for_mixed(
+        geometry, write, iterate, slice, [&](std::int64_t stored, std::int64_t n, const auto& mix) {
+          const float* w = read(job.weight, stored, n, w_tile);
+          if (measure) own += sum_of_squares(w, n);
+          mix(w, fresh);
+          moved += write_weights(job.weight, sequence, job.offset + stored, stored, n, w, fresh);
+        });
+    partial[slice] = moved;
+    squares[slice] = own;
+  });
+  double dd = 0, ww = 0;
+  for (std::int64_t slice = 0; slice < slices; ++slice) {
+    dd += partial[slice];
+    ww += squares[slice];
+  }
+  job.sums.dd = dd;
+  if (measure) job.sums.ww = ww;
+}
+
+// B <- B' and X_0 at `x`. The predicted norm of the start comes from inner products; where
+// the start is a small difference of large terms the prediction is off, so the norm that
+// was really reached is returned for correction.
+double form(const RodeJob& job, double target, Team& team, float* x, double* partial) {
+  const rules::RodeScalars& r = job.scalars;
+  const FormCoefficients c{job.constants->momentum, r.buffer_w, r.start_b * target,
+                           r.start_g * target, r.start_w * target};
+  const std::int64_t slices = slice_count(job.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
+    float w_tile[kTile], g_tile[kTile], b_tile[kTile], x_tile[kTile];
+    double sum = 0;
+    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+      const float* w = read(job.weight, stored, n, w_tile);
+      const float* g = read(job.grad, stored, n, g_tile);
+      float* b = read(job.momentum, stored, n, b_tile);
+      sum += rode_form(c, b, g, w, b, x == nullptr ? x_tile : x + tight, n);
+      write(job.momentum, stored, n, b);
+    });
+    partial[slice] = sum;
+  });
+  double xx = 0;
+  for (std::int64_t slice = 0; slice < slices; ++slice) xx += partial[slice];
+  return std::sqrt(xx);
+}
+
+double form(const MuonJob& job, const rules::MuonScalars& r, double target, Team& team, float* x,
+            double* partial) {
+  const MuonCoefficients c{static_cast<float>(r.buffer_b), static_cast<float>(r.buffer_g),
+                           static_cast<float>(r.buffer_p), static_cast<float>(r.start_b * target),
+                           static_cast<float>(r.start_g * target)};
+  const bool mars = job.constants->mars;
+  const std::int64_t slices = slice_count(job.geometry.numel());
+  team.run(slices, [&](std::int64_t slice) {
+    float g_tile[kTile], b_tile[kTile], p_tile[kTile];
+    double sum = 0;
+    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+      const float* g = read(job.grad, stored, n, g_tile);
+      float* b = read(job.momentum, stored, n, b_tile);
+      // Without a previous gradient its coefficient is 0 and any finite array will do.
+      const float* p = mars ? read(job.previous, stored, n, p_tile) : b;
+      sum += muon_form(c, b, g, p, b, x + tight, n);
+      write(job.momentum, stored, n, b);
+      if (mars) write(job.previous, stored, n, g);
+    });
+    partial[slice] = sum;
+  });
+  double xx = 0;
+  for (std::int64_t slice = 0; slice < slices; ++slice) xx += partial[slice];
+  return std::sqrt(xx);
+}
+
+}  // namespace
+
+NsPlan plan(const RodeJob& job, bool batched) {
+  const rules::RodeConstants& c = *job.constants;
+  return plan_newton_schulz(job.geometry.rows, job.geometry.cols,
+                            rules::iterates(c) ? c.ns_steps : 0, c.coefficients, c.ns_dtype,
+                            c.ns_form, batched, c.reproject);
+}
+
+void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out) {
+  float w_tile[kTile], g_tile[kTile], b_tile[kTile];
+  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+    add_products(read(job.weight, stored, n, w_tile), read(job.momentum, stored, n, b_tile),
+                 read(job.grad, stored, n, g_tile), n, out);
+  });
+}
+
+void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
+            const StepContext& context) {
+  const rules::RodeConstants& c = *job.constants;
+  job.scalars = rules::rode_scalars(c, context.multiplier, job.products, job.state);
+  const rules::RodeScalars& r = job.scalars;
+  const bool iterates = rules::iterates(c);
+  float* x = r.direction ? scratch.floats : nullptr;
+
+  const double target = rules::start_target(c.coefficients, iterates);
+  const double reached = form(job, target, team, x, scratch.partial);
+
+  NsResult result;
+  if (rules::start_moves(r.direction, reached)) {
+    correct_start(team, rules::start_correction(rules::StartNorm::exact, target, reached), x,
+                  job.geometry.numel());
+    if (iterates) {
+      const Sphere sphere{&job.weight, job.geometry, r.rho};
+      result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial);
+    } else {
+      result = {x, rules::unconditioned_sums()};
+    }
+  }
+  WrittenIterate iterate{result.iterate};
+  rules::NormalizedRows rows;
+  if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
+    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+                          job.geometry, scratch.rows);
+    result.sums = rules::iterate_sums(rows, r.rho);
+    iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
+  }
+  job.write = rules::with_rows(rules::rode_write(c, context.multiplier, r, result.sums), rows);
+  job.sums.dd = 0;
+  if (r.held) return;  // its weights are not even rounded
+  write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);
+}
+
+NsPlan plan(const MuonJob& job, bool batched) {
+  const rules::MuonConstants& c = *job.constants;
+  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, c.ns_steps, c.coefficients,
+                            c.ns_dtype, c.ns_form, batched, Reproject::final);
+}
+
+void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
+  const rules::Third third = rules::third_of(*job.constants);
+  float t_tile[kTile], g_tile[kTile], b_tile[kTile];
+  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
+    const float* b = read(job.momentum, stored, n, b_tile);
+    const float* g = read(job.grad, stored, n, g_tile);
+    if (third == rules::Third::previous) {
+      add_products(read(job.previous, stored, n, t_tile), b, g, n, out);
+    } else if (third == rules::Third::weight) {
+      add_products(read(job.weight, stored, n, t_tile), b, g, n, out);
+    } else {
+      out.bb += sum_of_squares(b, n);
+      out.bg += dot(b, g, n);
+      out.gg += sum_of_squares(g, n);
+    }
+  });
+}
+
+void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
+            const StepContext& context) {
+  const rules::MuonConstants& c = *job.constants;
+  const rules::MuonScalars r = rules::muon_scalars(c, job.products);
+  const double target = rules::start_target(c.coefficients, true);
+  float* x = scratch.floats;
+  const double reached = form(job, r, target, team, x, scratch.partial);
+
+  NsResult result;
+  if (rules::start_moves(r.direction, reached)) {
+    correct_start(team, rules::start_correction(rules::StartNorm::at_most, target, reached), x,
+                  job.geometry.numel());
+    result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);
+  }
+  const bool constrained = rules::constrained(c);
+  double wo = 0, oo = 0;
+  WrittenIterate iterate{result.iterate};
+  rules::NormalizedRows rows;
+  if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
+    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+                          job.geometry, scratch.rows);
+    wo = rows.ow;
+    oo = rows.oo;
+    iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
+  } else if (constrained && result.iterate != nullptr) {
+    const Sphere sphere{&job.weight, job.geometry, 1.0};
+    wo = inner_product(team, result.iterate, sphere, scratch.partial, &oo);
+  }
+
+  const double ww = constrained ? job.products.tt : 0;
+  const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
+  job.held = rules::muon_held(c, radius);
+  const rules::MatrixWrite write = rules::with_rows(
+      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius), rows);
+  write_back(team, job, job.geometry, write, iterate, true, context.step, scratch.partial);
+}
+
+}  // namespace rode::cpu
