@@ -43,6 +43,16 @@ TEST(PlannedGradients, NameEveryParameterOnceAlsoWhereItIsSplit) {
   EXPECT_EQ(planned_gradients(shapes(), Method::by_name("rode", {{"splits", "w=3"}})).size(), 3u);
 }
 
+TEST(PlannedGradients, NameParametersWithoutElementsToo) {
+  const std::vector<Parameter> empty{{"rows", {nullptr, {0, 4}, DType::f32}, {}},
+                                     {"columns", {nullptr, {4, 0}, DType::f32}, {}},
+                                     {"vector", {nullptr, {0}, DType::f32}, {}}};
+  for (const OptimizerInfo& info : list_optimizers()) {
+    SCOPED_TRACE(info.name);
+    EXPECT_EQ(planned_gradients(empty, Method::by_name(info.name)).size(), 3u);
+  }
+}
+
 TEST(PlannedGradients, AreElementwiseWhereNoElementSeesAnother) {
   for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
