@@ -157,6 +157,9 @@ class Optimizer {
   // as given here: how other rates follow lr (RateCoupling) does not show in it.
   void set_option(std::size_t group, std::string_view key, std::string_view value);
   void set_option(std::size_t group, std::string_view key, double value);  // fast: no parsing
+  // All options of a group at once, as another `method` of the same optimizer has them. False, and
+  // nothing changed: one that is fixed at construction differs; a new optimizer is needed.
+  bool set_method(std::size_t group, const Method& method);
   void set_coupling(std::size_t group, const RateCoupling& coupling);
   const Method& method(std::size_t group = 0) const;
   std::size_t group_count() const;

@@ -16,10 +16,9 @@ from rode._groups import NO_OPTIONS, Groups
 from rode._options import (
     complete,
     gradient_policy,
-    live_keys,
     preset,
     rate,
-    to_text,
+    settings,
 )
 from rode._shards import is_dtensor, placed
 from rode._torch_state import from_torch, is_torchs, to_torch
@@ -89,7 +88,6 @@ class EngineOptimizer(Groups):
             warn_of_vocabularies(self.param_groups)
 
     def _reset(self) -> None:
-        self._live = live_keys(self._name)
         self._delegates = _engine.leaves_rest_to_adamw(self._name)
         self._binding: Binding | None = None
         # Engines that a CUDA graph replays steps of: the graph works on their memory.
@@ -183,22 +181,19 @@ class EngineOptimizer(Groups):
             if not scheduled or type(group["lr"]) is not float:
                 if any(is_capturing(tensor.device) for tensor in _tensors(group)):
                     continue  # not to be read now: as it was sent last
+            sent = self._sent[index]
             if scheduled:
                 rest = self._delegates and group["rule"] == "rest"
-                options = {"lr_rest" if rest else "lr": rate(group)}
+                key, lr = "lr_rest" if rest else "lr", rate(group)
+                if lr != sent[key]:
+                    binding.engine.set_number(index, key, lr)
+                    sent[key] = lr
             else:
                 options = self._effective(group)
-            sent = self._sent[index]
-            changed = {key: value for key, value in options.items() if value != sent[key]}
-            if not changed.keys() <= self._live:
-                return False
-            for key, value in changed.items():
-                if isinstance(value, tuple):
-                    binding.engine.set_text(index, key, to_text(value))
-                else:
-                    binding.engine.set_number(index, key, float(value))
-                sent[key] = value
-            if not scheduled:
+                if options != sent:
+                    if not binding.engine.set_options(index, self._name, settings(options)):
+                        return False
+                    self._sent[index] = options
                 binding.engine.set_coupling(index, self._coupling(group))
             if scheduled and type(group["lr"]) is float:
                 self._seen[index] = values

@@ -188,8 +188,8 @@ void Engine::set_number(std::size_t group, std::string_view key, double value) {
   optimizer_->set_option(group, key, value);
 }
 
-void Engine::set_text(std::size_t group, std::string_view key, std::string_view value) {
-  optimizer_->set_option(group, key, value);
+bool Engine::set_options(std::size_t group, std::string_view name, const Settings& settings) {
+  return optimizer_->set_method(group, Method::by_name(name, settings));
 }
 
 void Engine::set_coupling(std::size_t group, const CouplingSpec& coupling) {

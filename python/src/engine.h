@@ -66,7 +66,8 @@ class Engine {
   void bind_grad(std::size_t index, std::uintptr_t address, std::string_view dtype);
 
   void set_number(std::size_t group, std::string_view key, double value);
-  void set_text(std::size_t group, std::string_view key, std::string_view value);
+  // False, and nothing changed: an option that is fixed at construction differs.
+  bool set_options(std::size_t group, std::string_view name, const Settings& settings);
   void set_coupling(std::size_t group, const CouplingSpec& coupling);
   void set_stream(std::uintptr_t stream);
   void step(double multiplier);

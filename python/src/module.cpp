@@ -208,7 +208,7 @@ void define(nb::module_& m) {
       .def("lacks_grads", &Engine::lacks_grads)
       .def("bind_grad", &Engine::bind_grad)
       .def("set_number", &Engine::set_number)
-      .def("set_text", &Engine::set_text)
+      .def("set_options", &Engine::set_options)
       .def("set_coupling", &Engine::set_coupling)
       .def("set_stream", &Engine::set_stream)
       .def("send_options", [](Engine& e) { e.optimizer().send_options(); })

@@ -74,6 +74,16 @@ void Optimizer::set_option(std::size_t group, std::string_view key, double value
   impl_->set_rule(target, Method(std::move(rule)), target.coupling);
 }
 
+bool Optimizer::set_method(std::size_t group, const Method& method) {
+  Impl::Group& target = impl_->group_at(group);
+  switch (target.method.rule()->difference(*method.rule())) {
+    case Rule::Difference::fixed: return false;
+    case Rule::Difference::live: impl_->set_rule(target, method, target.coupling); break;
+    case Rule::Difference::none: break;
+  }
+  return true;
+}
+
 void Optimizer::set_coupling(std::size_t group, const RateCoupling& coupling) {
   Impl::Group& target = impl_->group_at(group);
   if (coupling != target.coupling) impl_->set_rule(target, target.method, coupling);

@@ -60,6 +60,14 @@ class OptionSchema {
     }
   }
 
+  // Whether two differ in live options at most.
+  bool same_fixed(const Options& a, const Options& b) const {
+    for (const auto& f : fields_) {
+      if (!f.live && f.get(a) != f.get(b)) return false;
+    }
+    return true;
+  }
+
   const OptionField<Options>* find(std::string_view key) const {
     for (const auto& f : fields_) {
       if (f.key == key) return &f;

@@ -65,6 +65,10 @@ class Rule {
   virtual std::shared_ptr<const Rule> with_number(std::string_view key, double value) const = 0;
   // A live number; nothing where `key` is no such option, or unset and follows lr.
   virtual std::optional<double> live_number(std::string_view key) const = 0;
+  // How `other` differs from this: in nothing, in live options only, or in what is fixed at
+  // construction (also where it is another optimizer).
+  enum class Difference { none, live, fixed };
+  virtual Difference difference(const Rule& other) const = 0;
   // Whether the rest is stepped by AdamW with constants of its own, and not by this rule.
   virtual bool leaves_rest_to_adamw() const = 0;
 

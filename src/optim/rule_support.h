@@ -58,6 +58,13 @@ class TypedRule : public Rule {
     if (field == nullptr || !field->number) return std::nullopt;
     return field->number(options_);
   }
+  Rule::Difference difference(const Rule& other) const override {
+    const auto* theirs = static_cast<const Options*>(other.values(typeid(Options)));
+    if (theirs == nullptr) return Rule::Difference::fixed;
+    if (*theirs == options_) return Rule::Difference::none;
+    return Derived::schema().same_fixed(*theirs, options_) ? Rule::Difference::live
+                                                           : Rule::Difference::fixed;
+  }
   bool leaves_rest_to_adamw() const override {
     return requires(Options o) { o.betas_rest; };
   }

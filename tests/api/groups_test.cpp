@@ -292,6 +292,39 @@ TEST(LiveOptions, StructuralOnesAndBadValuesAreRefusedAndChangeNothing) {
   }
 }
 
+TEST(LiveOptions, OfAMethodAreTakenTogetherUnlessAFixedOneDiffers) {
+  for (const OptimizerInfo& info : list_optimizers()) {
+    SCOPED_TRACE(info.name);
+    Model a, b;
+    const Method method = Method::by_name(info.name);
+    const Method faster =
+        Method::by_name(info.name, {{"lr", "0.5"}, {"weight_decay_rest", "0.25"}});
+    Optimizer one(a.parameters(), method), two(b.parameters(), method);
+    EXPECT_TRUE(one.set_method(0, faster));
+    two.set_option(0, "lr", 0.5);
+    two.set_option(0, "weight_decay_rest", 0.25);
+    EXPECT_TRUE(one.set_method(0, faster));  // again: nothing to do
+    for (const OptionInfo& option : info.options) {
+      if (option.live || option.key == "ns_form" || option.key == "coefficients") continue;
+      if (info.name == "soap" && option.key == "state_dtype") continue;
+      if (option.help.starts_with("only false")) continue;
+      const std::string other = test::alternative(info.name, option).value;
+      EXPECT_FALSE(
+          one.set_method(0, Method::by_name(info.name, {{option.key, other}, {"lr", "9"}})))
+          << option.key;
+    }
+    EXPECT_FALSE(one.set_method(0, Method::by_name(info.name == "sgd" ? "adamw" : "sgd")));
+    for (int t = 0; t < 2; ++t) {
+      a.draw(t);
+      b.draw(t);
+      one.step();
+      two.step();
+    }
+    expect_same(Snapshot(a, one), Snapshot(b, two));
+    EXPECT_EQ(one.method().number("lr"), 0.5);
+  }
+}
+
 // ---- Memory that moves ----------------------------------------------------------------
 
 TEST(Binding, MovedWeightsAndGradientsGiveTheSameStep) {

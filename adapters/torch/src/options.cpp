@@ -62,28 +62,10 @@ GroupSettings read_settings(::torch::serialize::InputArchive& archive) {
   return settings;
 }
 
-// Where the values of two methods of one kind differ. False: a fixed option does.
-bool send_texts(rode::Optimizer& engine, std::size_t group, const Method& now) {
-  const std::vector<OptionInfo> before = engine.method(group).options();
-  const std::vector<OptionInfo> after = now.options();
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    if (after[i].value != before[i].value && !after[i].live) return false;
-  }
-  for (std::size_t i = 0; i < after.size(); ++i) {
-    if (after[i].value != before[i].value) engine.set_option(group, after[i].key, after[i].value);
-  }
-  return true;
-}
-
 double number(const std::optional<double>& value, double otherwise) {
   return value.value_or(otherwise);
 }
 double number(double value, double) { return value; }
-bool is_set(const std::optional<double>& value) { return value.has_value(); }
-bool is_set(double) { return true; }
-
-template <class E>
-constexpr bool kHasRadialRate = requires(E e) { e.lr_rho; };
 
 }  // namespace
 
@@ -153,28 +135,9 @@ void Options<E>::assign(const GroupOptions& other) {
 
 template <class E>
 bool Options<E>::send(rode::Optimizer& engine, std::size_t group) const {
-  const E& now = *this;
-  const E before = *engine.method(group).template get_if<E>();
   engine.set_coupling(group, coupling());
-  if (now == before) return true;
-  // After a scheduler's step only the rates have changed: no text needed.
-  E rates = before;
-  rates.lr = now.lr;
-  rates.lr_rest = now.lr_rest;
-  if constexpr (kHasRadialRate<E>) rates.lr_rho = now.lr_rho;
-  bool numbers = rates == now && (is_set(now.lr_rest) || now.lr_rest == before.lr_rest);
-  if constexpr (kHasRadialRate<E>) {
-    numbers = numbers && (is_set(now.lr_rho) || now.lr_rho == before.lr_rho);
-  }
-  if (!numbers) return send_texts(engine, group, now);
-  if (now.lr != before.lr) engine.set_option(group, "lr", now.lr);
-  if (now.lr_rest != before.lr_rest) {
-    engine.set_option(group, "lr_rest", number(now.lr_rest, now.lr));
-  }
-  if constexpr (kHasRadialRate<E>) {
-    if (now.lr_rho != before.lr_rho) engine.set_option(group, "lr_rho", now.lr_rho.value_or(0));
-  }
-  return true;
+  const bool as_before = *engine.method(group).template get_if<E>() == static_cast<const E&>(*this);
+  return as_before || engine.set_method(group, method());
 }
 
 #define RODE_INSTANTIATE(Class, EngineOptions, name, summary) \
