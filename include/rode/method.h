@@ -40,6 +40,11 @@ class Method {
   static Method by_name(std::string_view name, const Settings& settings = {});
 
   std::string_view name() const;
+  // The optimizer of which the name is a preset, or the name itself. Within a family state may be
+  // exchanged.
+  std::string_view family() const;
+  // The name that goes with these options: "muon-rms" where "muon" was given scale = rms.
+  std::string_view preset() const;
   std::vector<OptionInfo> options() const;
   // The same method with these options changed.
   Method with(const Settings& settings) const;

@@ -87,27 +87,12 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-@functools.cache
-def _presets(family: str) -> list[tuple[str, dict[str, str]]]:
-    """The names that preset some options of a family, with these options, rates left out."""
-    plain = {key: text for key, text, _, _ in _engine.options(family, [])}
-    found = []
-    for name, _, own in _engine.optimizers():
-        if own == family != name:
-            rows = _engine.options(name, [])
-            set_here = {key: text for key, text, _, _ in rows if text != plain[key]}
-            found.append((name, {k: v for k, v in set_here.items() if not k.startswith("lr")}))
-    return found
-
-
 def preset(family: str, given: dict[str, Any]) -> str:
-    """The name whose options are given: its rates are the defaults then."""
-    texts = {k: to_text(v) for k, v in given.items() if isinstance(v, (str, bool))}
-    chosen, most = family, 0
-    for name, own in _presets(family):
-        if len(own) > most and own.items() <= texts.items():
-            chosen, most = name, len(own)
-    return chosen
+    """The name that goes with the options given: its rates are the defaults then."""
+    words = {
+        k: v for k, v in given.items() if isinstance(v, (str, bool)) and k in every_key(family)
+    }
+    return _engine.preset(family, settings(words))
 
 
 def gradient_policy(name: str, value: Any) -> str:

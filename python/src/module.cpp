@@ -189,6 +189,9 @@ void define(nb::module_& m) {
     for (const OptimizerInfo& o : list_optimizers()) out.emplace_back(o.name, o.summary, o.family);
     return out;
   });
+  m.def("preset", [](std::string_view name, const Settings& settings) {
+    return std::string(Method::by_name(name, settings).preset());
+  });
   m.def("leaves_rest_to_adamw",
         [](std::string_view name) { return Method::by_name(name).leaves_rest_to_adamw(); });
   // Checks the settings and lists every option with the value it then has.

@@ -129,12 +129,7 @@ std::unique_ptr<RuleInstance> MuonRule::instantiate() const {
 }  // namespace
 
 std::shared_ptr<const Rule> make_rule(const MuonOptions& options) {
-  const bool rms = options.scale == MuonScale::rms;
-  const bool projected = rms && options.constraint == MuonConstraint::normproj;
-  return std::make_shared<MuonRule>(projected ? "muon-normproj"
-                                    : rms     ? "muon-rms"
-                                              : "muon",
-                                    options);
+  return std::make_shared<MuonRule>(std::string(name_of(options, MuonRule::schema())), options);
 }
 
 }  // namespace rode

@@ -11,15 +11,6 @@
 namespace rode {
 namespace {
 
-// Variants of one optimizer may exchange state; between different optimizers equal keys differ in
-// meaning.
-std::string_view family(std::string_view name) {
-  for (const std::string_view stem : {"rode", "muon"}) {
-    if (name.starts_with(stem)) return stem;
-  }
-  return name;
-}
-
 void check_value(const Parameter& p) {
   if (p.value.dtype != DType::f32 && p.value.dtype != DType::bf16) {
     throw Error(ErrorKind::dtype, "parameters",
@@ -96,7 +87,7 @@ void Optimizer::Impl::check_across_groups() const {
 
 std::string Optimizer::Impl::families() const {
   std::vector<std::string_view> names;
-  for (const Group& group : groups) names.push_back(family(group.method.name()));
+  for (const Group& group : groups) names.push_back(group.method.family());
   return fmt::format("{}", fmt::join(names, ","));
 }
 

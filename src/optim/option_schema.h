@@ -68,6 +68,19 @@ class OptionSchema {
     return true;
   }
 
+  // How many fixed options `preset` sets to values that are not the defaults; 0 where `options` has
+  // one of these otherwise.
+  int fixed_settings_of(const Options& preset, const Options& options) const {
+    const Options defaults;
+    int count = 0;
+    for (const auto& f : fields_) {
+      if (f.live || f.get(preset) == f.get(defaults)) continue;
+      if (f.get(preset) != f.get(options)) return 0;
+      ++count;
+    }
+    return count;
+  }
+
   const OptionField<Options>* find(std::string_view key) const {
     for (const auto& f : fields_) {
       if (f.key == key) return &f;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of the library: each optimizer's options struct with its defaults.
+// The list of names, and what a method tells of its rule.
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/nearest.h"
+#include "optim/presets.h"
 #include "optim/rule.h"
 #include "rode/error.h"
 #include "rode/method.h"
@@ -22,48 +22,23 @@ namespace {
 struct Entry {
   std::string name, summary;
   Method method;
-  std::string family = {};  // as OptimizerInfo's
+  std::string family;  // as OptimizerInfo's
 };
-
-MuonOptions muon_rms() { return {.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3}; }
-
-MuonOptions muon_normproj() {
-  MuonOptions options = muon_rms();
-  options.constraint = MuonConstraint::normproj;
-  return options;
-}
-
-// Names that preset some options of a struct; each follows its struct's own name.
-const std::vector<Entry>& presets_of(std::string_view name) {
-  static const std::map<std::string_view, std::vector<Entry>> table{
-      {"rode",
-       {{"rode-snr", "RODE with the angle damped by the signal-to-noise ratio",
-         RodeOptions{.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
-        {"rode-fixed", "RODE with every radius held at its initial value",
-         RodeOptions{.lr_rho = 0, .radius = Radius::fixed}}}},
-      {"muon",
-       {{"muon-rms", "Muon with the RMS-matched scale", muon_rms()},
-        {"muon-normproj", "Muon RMS, each matrix rescaled to its initial norm", muon_normproj()}}},
-  };
-  static const std::vector<Entry> none;
-  const auto found = table.find(name);
-  return found == table.end() ? none : found->second;
-}
 
 // Defaults are the rates selected for the paper's Qwen2-style model.
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = [] {
     std::vector<Entry> out;
-    const auto add = [&](const char* name, const char* summary, const Method& method) {
-      out.push_back({name, summary, method, name});
-      for (const Entry& preset : presets_of(name)) {
-        out.push_back(preset);
-        out.back().family = name;
+    const auto add = [&]<class Options>(const char* summary, const Options& defaults) {
+      const std::string family(family_of<Options>());
+      out.push_back({family, summary, defaults, family});
+      for (const Preset<Options>& preset : presets_of<Options>()) {
+        out.push_back({preset.name, preset.summary, preset.options, family});
       }
     };
 // A type cannot be in parentheses.
 // NOLINTNEXTLINE(bugprone-macro-parentheses)
-#define RODE_ADD(Class, Options, name, summary) add(name, summary, Options{});
+#define RODE_ADD(Class, Options, name, summary) add(summary, Options{});
     RODE_FOR_EACH_OPTIMIZER(RODE_ADD)
 #undef RODE_ADD
     return out;
@@ -88,6 +63,10 @@ Method Method::by_name(std::string_view name, const Settings& settings) {
 }
 
 std::string_view Method::name() const { return rule_->name(); }
+
+std::string_view Method::family() const { return rule_->family(); }
+
+std::string_view Method::preset() const { return rule_->preset(); }
 
 std::vector<OptionInfo> Method::options() const { return rule_->options(); }
 

@@ -168,11 +168,7 @@ std::unique_ptr<RuleInstance> RodeRule::instantiate() const {
 }  // namespace
 
 std::shared_ptr<const Rule> make_rule(const RodeOptions& options) {
-  const bool fixed = options.radius == Radius::fixed && !options.snr;
-  return std::make_shared<RodeRule>(options.snr ? "rode-snr"
-                                    : fixed     ? "rode-fixed"
-                                                : "rode",
-                                    options);
+  return std::make_shared<RodeRule>(std::string(name_of(options, RodeRule::schema())), options);
 }
 
 }  // namespace rode

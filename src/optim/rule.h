@@ -56,6 +56,8 @@ class Rule {
  public:
   virtual ~Rule() = default;
   virtual std::string_view name() const = 0;
+  virtual std::string_view family() const = 0;  // the optimizer of which `name` is a preset
+  virtual std::string_view preset() const = 0;  // the name that goes with these options
   virtual std::vector<OptionInfo> options() const = 0;
   // The options struct of this type, null where it is another's.
   virtual const void* values(const std::type_info& type) const = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "optim/option_schema.h"
+#include "optim/presets.h"
 #include "optim/rule.h"
 #include "optim/splits.h"
 
@@ -36,6 +37,8 @@ class TypedRule : public Rule {
     Derived::cross_check(name_, options_);
   }
   std::string_view name() const override { return name_; }
+  std::string_view family() const override { return family_of<Options>(); }
+  std::string_view preset() const override { return name_of(options_, Derived::schema()); }
   std::vector<OptionInfo> options() const override { return Derived::schema().describe(options_); }
   const void* values(const std::type_info& type) const override {
     return type == typeid(Options) ? &options_ : nullptr;

@@ -14,7 +14,7 @@
 
 // X(class in LibTorch and Python, options struct, name, summary), in the order of the
 // documentation. Names that preset some options of a struct (rode-snr, muon-rms, ...) are in
-// src/optim/registry.cpp.
+// src/optim/presets.h.
 #define RODE_FOR_EACH_OPTIMIZER(X)                                                         \
   X(RODE, RodeOptions, "rode",                                                             \
     "radius by a scalar rule, direction by conditioned tangent momentum")                  \
