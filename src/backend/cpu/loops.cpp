@@ -23,14 +23,26 @@ constexpr int kLanes = 16;
 // The sum of term(i) for i < n. Inlined into every version of its caller.
 template <class F>
 [[gnu::always_inline]] inline double sum_of(std::int64_t n, F&& term) {
-  double lanes[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-#pragma GCC unroll 16
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
-  }
   double sum = 0;
-  for (const double lane : lanes) sum += lane;
+  std::int64_t i = 0;
+  if (n >= kLanes) {
+    double
+        lanes[kLanes];  // the first terms, not zeros: setting memory costs as much as a small tile
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = term(lane);
+    for (i = kLanes; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 16
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += term(i + lane);
+    }
+    // In few additions one after the other.
+    static_assert(kLanes == 16);
+    double quarters[4];
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; ++q) {
+      quarters[q] = (lanes[q] + lanes[q + 4]) + (lanes[q + 8] + lanes[q + 12]);
+    }
+    sum = (quarters[0] + quarters[1]) + (quarters[2] + quarters[3]);
+  }
   for (; i < n; ++i) sum += term(i);
   return sum;
 }
