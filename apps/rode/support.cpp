@@ -8,7 +8,6 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include "rode/error.h"
 
@@ -110,15 +109,6 @@ Json typed_value(std::string_view text) {
     at = comma + 1;
   }
   return list;
-}
-
-int available_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
-    return std::max(1, CPU_COUNT(&allowed));
-  }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 std::string format_table(const std::vector<std::vector<std::string>>& rows, std::size_t left) {

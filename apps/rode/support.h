@@ -58,9 +58,6 @@ std::string option_value(const Method& method, std::string_view key);
 // An option's text as JSON: true, 5, 1e-3, [0.9, 0.95] or a string.
 Json typed_value(std::string_view text);
 
-// What EngineOptions::threads = 0 stands for: the cores this process may use.
-int available_cores();
-
 // Rows of text as aligned columns; every column except the first `left` is right-aligned.
 std::string format_table(const std::vector<std::vector<std::string>>& rows, std::size_t left = 1);
 

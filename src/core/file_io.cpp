@@ -91,6 +91,10 @@ void FileDescriptor::reset(int fd) {
   fd_ = fd;
 }
 
+bool FileDescriptor::sync() {
+  return retry_interrupted([&] { return ::fsync(fd_); }) == 0;
+}
+
 bool FileDescriptor::close() {
   const int fd = std::exchange(fd_, -1);
   // Linux has released the descriptor even after EINTR: closing again could hit another file.
@@ -239,8 +243,7 @@ void AtomicFile::rewrite(std::uint64_t offset, std::span<const std::byte> bytes)
 
 void AtomicFile::commit() {
   // Data first: a rename that reaches the disk before the data would leave an empty file.
-  if (retry_interrupted([&] { return ::fsync(file_.get()); }) != 0)
-    fail("cannot be written", errno);
+  if (!file_.sync()) fail("cannot be written", errno);
   if (!file_.close()) fail("cannot be written", errno);
   if (::renameat(directory_.get(), temporary_.c_str(), directory_.get(), name_.c_str()) != 0) {
     fail("cannot be replaced", errno);

@@ -49,6 +49,7 @@ class FileDescriptor {
 
   int get() const { return fd_; }
   void reset(int fd);
+  bool sync();   // what was written is on the disk; false with errno set
   bool close();  // false with errno set if the file system reports a late write error
 
  private:

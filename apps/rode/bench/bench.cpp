@@ -17,6 +17,7 @@
 #include "bench/peers.h"
 #include "bench/products.h"
 #include "commands.h"
+#include "core/cores.h"
 #include "products_option.h"
 #include "rode/optimizer.h"
 #include "rode/version.h"

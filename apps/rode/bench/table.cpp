@@ -12,6 +12,7 @@
 #include "bench/common.h"
 #include "bench/cuda.h"
 #include "bench/peers.h"
+#include "core/cores.h"
 #include "rode/error.h"
 #include "rode/optimizer.h"
 #include "rode/version.h"

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "core/cores.h"
 #include "lab/report/html_report.h"
 #include "lab/run/batches.h"
 #include "lab/run/interrupt.h"

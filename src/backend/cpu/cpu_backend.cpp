@@ -5,23 +5,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include <sched.h>
-
 #include "backend/cpu/blas.h"
 #include "backend/cpu/host_buffer.h"
 #include "backend/cpu/loops.h"
+#include "core/cores.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
 #include "rules/row_rule.h"
 
 namespace rode::cpu {
 namespace {
-
-int available_cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-}
 
 int thread_count(int asked) {
   const int threads = asked > 0 ? asked : available_cores();

@@ -138,7 +138,7 @@ void download(const std::string& url, const std::filesystem::path& part,
     if (std::filesystem::file_size(part, ignored) == 0) std::filesystem::remove(part, ignored);
     throw failure(url, code, detail, status);
   }
-  if (::fsync(file.get()) != 0 || !file.close()) throw local_error(errno);
+  if (!file.sync() || !file.close()) throw local_error(errno);
 }
 
 }  // namespace rode::lab

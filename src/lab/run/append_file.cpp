@@ -49,7 +49,7 @@ void AppendFile::append(std::string_view bytes) {
 }
 
 void AppendFile::sync() {
-  if (::fdatasync(file_.get()) != 0) fail("could not be synced to disk", errno);
+  if (!file_.sync()) fail("could not be synced to disk", errno);
 }
 
 void AppendFile::fail(std::string_view action, int error_number) const {

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "core/cores.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -51,9 +52,8 @@ void put(const Image& view, const ImageTransform& /*transform*/, std::uint8_t* t
 }  // namespace
 
 void on_threads(int threads, std::size_t count, const std::function<void(std::size_t)>& work) {
-  std::size_t workers = threads > 0 ? static_cast<std::size_t>(threads)
-                                    : std::max(1U, std::thread::hardware_concurrency());
-  workers = std::min(workers, count);
+  const std::size_t workers =
+      std::min(static_cast<std::size_t>(threads > 0 ? threads : available_cores()), count);
   std::vector<std::exception_ptr> failures(count);
   std::atomic<std::size_t> next{0};
   const auto run = [&] {

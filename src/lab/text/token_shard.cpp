@@ -158,7 +158,7 @@ void ShardWriter::append(std::span<const std::uint16_t> tokens) {
 BlockHashes ShardWriter::close() {
   const Header header = header_of(size_);
   write(std::as_bytes(std::span(header)), 0);
-  if (::fsync(file_.get()) != 0 || !file_.close()) throw write_error(path_, errno);
+  if (!file_.sync() || !file_.close()) throw write_error(path_, errno);
   BlockHasher beginning;
   beginning.add(std::as_bytes(std::span(header)));
   beginning.add(first_);

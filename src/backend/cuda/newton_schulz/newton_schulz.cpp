@@ -21,7 +21,7 @@ enum class Kernels { plain, tensor_cores, hopper };
 // The fastest kernels of a chip, by its compute capability alone. Those of 9.0a run on 9.0 alone.
 Kernels kernels_of(int major, CudaProducts products) {
   if (products == CudaProducts::plain || major < 8) return Kernels::plain;
-  if (products == CudaProducts::automatic && major == 9 && hopper_kernels_built()) {
+  if (products == CudaProducts::automatic && major == 9) {
     return Kernels::hopper;
   }
   return Kernels::tensor_cores;

@@ -56,12 +56,4 @@ CUtensorMap make_tensor_map(void* data, const RoleMemory& memory, int count, NsD
   return map;
 }
 
-bool hopper_kernels_built() {
-#ifdef RODE_CUDA_HOPPER
-  return true;
-#else
-  return false;
-#endif
-}
-
 }  // namespace rode::cuda

@@ -11,7 +11,4 @@ namespace rode::cuda {
 // Boxes of 64 x 64 elements with the 128-byte swizzle; `count` matrices behind each other.
 CUtensorMap make_tensor_map(void* data, const RoleMemory& memory, int count, NsDType dtype);
 
-// Whether the library holds the kernels of compute capability 9.0a.
-bool hopper_kernels_built();
-
 }  // namespace rode::cuda
