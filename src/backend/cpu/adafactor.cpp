@@ -171,16 +171,15 @@ struct Writer {
   const AdafactorJob* job;
   rules::AdafactorWrite coefficients;
   std::uint64_t sequence;
-  double ww = 0, dd = 0;
+  Moved moved = {};
 
   void operator()(std::int64_t at, const float* u, std::int64_t n) {
     float w_tile[kTile], fresh[kTile];
     const float* w = read(job->weight, at, n, w_tile);
-    ww += sum_of_squares(w, n);
     combine(fresh, coefficients.keep, w, -coefficients.scale, u, n);
-    dd += write_weights(job->weight, sequence, job->offset + at, at, n, w, fresh);
+    moved += write_weights(job->weight, sequence, job->offset + at, at, n, w, fresh);
   }
-  Pair sums() const { return {ww, dd}; }
+  Pair sums() const { return {moved.ww, moved.dd}; }
 };
 
 // Runs f(task, sink) with a copy of `sink` each; adds the sums in the order of the tasks.

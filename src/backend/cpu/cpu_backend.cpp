@@ -110,7 +110,7 @@ Scratch CpuBackend::scratch(int worker) {
 
 std::size_t CpuBackend::workspace_bytes() const {
   std::size_t bytes = measure_partial_.size() * sizeof(rules::MatrixProducts) +
-                      element_partial_.size() * sizeof(double);
+                      element_partial_.size() * sizeof(Moved);
   for (const auto& buffer : workspace_) bytes += buffer->bytes();
   return bytes;
 }
@@ -164,7 +164,7 @@ void CpuBackend::plan_slices(JobList& jobs) {
     elements_.push_back(&job);
   }
   measure_partial_.resize(measure_tasks_.size());
-  element_partial_.resize(element_tasks_.size() * 2);
+  element_partial_.resize(element_tasks_.size());
 }
 
 void CpuBackend::prepare(JobList& jobs) {
@@ -263,16 +263,18 @@ void CpuBackend::update(const StepContext& context) {
     if (job->active) cpu::update(*job, all, scratch(0).partial, context);
   }
 
-  std::fill(element_partial_.begin(), element_partial_.end(), 0.0);
+  std::fill(element_partial_.begin(), element_partial_.end(), Moved{});
   pool_.run(static_cast<std::int64_t>(element_tasks_.size()), [&](std::int64_t index, int) {
-    const SliceTask task = element_tasks_[static_cast<std::size_t>(index)];
+    // Backwards: the gradients measured last may still be in a cache.
+    const std::size_t at = element_tasks_.size() - 1 - static_cast<std::size_t>(index);
+    const SliceTask task = element_tasks_[at];
     const ElementJob& job = *elements_[task.job];
-    if (job.active) update_slice(job, task.slice, context, element_partial_.data() + 2 * index);
+    if (job.active) update_slice(job, task.slice, context, element_partial_[at]);
   });
   for (std::size_t index = 0; index < element_tasks_.size(); ++index) {
     ElementJob& job = *elements_[element_tasks_[index].job];
-    job.sums.ww += element_partial_[2 * index];
-    job.sums.dd += element_partial_[2 * index + 1];
+    job.sums.ww += element_partial_[index].ww;
+    job.sums.dd += element_partial_[index].dd;
   }
   for (ElementJob* job : elements_) {
     if (job->active && job->step != nullptr) ++*job->step;

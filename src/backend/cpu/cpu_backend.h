@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/loops.h"
 #include "backend/cpu/newton_schulz.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/thread_pool.h"
@@ -69,7 +70,7 @@ class CpuBackend final : public Backend {
   std::vector<rules::MatrixProducts> measure_partial_;  // one per task
   std::vector<ElementJob*> elements_;
   std::vector<SliceTask> element_tasks_;
-  std::vector<double> element_partial_;  // ww, dd per task
+  std::vector<Moved> element_partial_;
   std::vector<AdafactorJob*> adafactors_;
 
   std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0, rows_per_worker_ = 0;
@@ -95,7 +96,7 @@ void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& contex
 
 // elementwise.cpp
 void update_slice(const ElementJob& job, std::int64_t slice, const StepContext& context,
-                  double* out);
+                  Moved& out);
 
 // adafactor.cpp
 void update(AdafactorJob& job, Team& team, double* partial, const StepContext& context);

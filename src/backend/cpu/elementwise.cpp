@@ -6,10 +6,10 @@
 
 namespace rode::cpu {
 
-// Adds ||w||^2 and ||w' - w||^2 of the slice to out[0], out[1]. `step` has not advanced
-// yet: every slice of a parameter computes the same coefficients for gradient step + 1.
+// Adds the slice's squares to `out`. `step` has not advanced yet: every slice of a parameter
+// computes the same coefficients for gradient step + 1.
 void update_slice(const ElementJob& job, std::int64_t slice, const StepContext& context,
-                  double* out) {
+                  Moved& out) {
   const std::int64_t t = job.step != nullptr ? *job.step + 1 : 0;
   const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, context.step);
 
@@ -23,8 +23,7 @@ void update_slice(const ElementJob& job, std::int64_t slice, const StepContext& 
       for (int i = 0; i < Rule::kMoments; ++i) state[i] = read(job.state[i], at, n, state_tile[i]);
       run_elements(c, w, g, state, fresh, n);
       for (int i = 0; i < Rule::kMoments; ++i) write(job.state[i], at, n, state[i]);
-      out[0] += sum_of_squares(w, n);
-      out[1] += write_weights(job.weight, sequence, job.offset + at, at, n, w, fresh);
+      out += write_weights(job.weight, sequence, job.offset + at, at, n, w, fresh);
     });
   };
   std::visit(pass, job.constants);

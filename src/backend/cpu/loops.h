@@ -65,18 +65,29 @@ float* read(const Moments& moments, std::int64_t at, std::int64_t n, float* scra
 // Stores what a loop left at `values`; nothing to do where that is the array itself.
 void write(const Moments& moments, std::int64_t at, std::int64_t n, const float* values);
 
-// Rounds `fresh` as the weights are stored, writes it, and returns ||stored - w||^2.
-// `sequence` is that of the step (rules::step_sequence); `index` is the element's position within
-// the parameter.
-double write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,
-                     std::int64_t at, std::int64_t n, const float* w, float* fresh);
-
 // Adds the products of a run; t is the third array.
 void add_products(const float* t, const float* b, const float* g, std::int64_t n,
                   rules::MatrixProducts& out);
 double dot(const float* x, const float* y, std::int64_t n);
 double sum_of_squares(const float* x, std::int64_t n);
-double squared_distance(const float* x, const float* y, std::int64_t n);
+
+// What a step reports of weights w that became `fresh`: ||w||^2 and ||fresh - w||^2.
+struct Moved {
+  double ww = 0, dd = 0;
+
+  Moved& operator+=(const Moved& other) {
+    ww += other.ww;
+    dd += other.dd;
+    return *this;
+  }
+};
+// Of a tile, good to 1e-6.
+Moved squares_of_move(const float* w, const float* fresh, std::int64_t n);
+// Rounds `fresh` as the weights are stored, writes it, and returns squares_of_move of what is
+// stored. `sequence` is that of the step (rules::step_sequence); `index` is the element's position
+// within the parameter.
+Moved write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,
+                    std::int64_t at, std::int64_t n, const float* w, float* fresh);
 
 // b_out = beta b + g + buffer_w w;  x = start_b b_out + start_g g + start_w w; returns ||x||^2.
 // In double: of a nearly radial gradient the start keeps a small difference.

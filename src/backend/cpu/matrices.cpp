@@ -71,16 +71,15 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
   double* squares = partial + slices;
   team.run(slices, [&](std::int64_t slice) {
     float w_tile[kTile], fresh[kTile];
-    double moved = 0, own = 0;
+    Moved moved;
     for_mixed(
         geometry, write, iterate, slice, [&](std::int64_t stored, std::int64_t n, const auto& mix) {
           const float* w = read(job.weight, stored, n, w_tile);
-          if (measure) own += sum_of_squares(w, n);
           mix(w, fresh);
           moved += write_weights(job.weight, sequence, job.offset + stored, stored, n, w, fresh);
         });
-    partial[slice] = moved;
-    squares[slice] = own;
+    partial[slice] = moved.dd;
+    squares[slice] = moved.ww;
   });
   double dd = 0, ww = 0;
   for (std::int64_t slice = 0; slice < slices; ++slice) {

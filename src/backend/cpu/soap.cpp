@@ -140,16 +140,18 @@ class Operations {
     const auto on_w = static_cast<float>(write.w), on_n = static_cast<float>(write.n);
     team_.run(slices, [&](std::int64_t slice) {
       float w_tile[kTile], fresh[kTile];
-      double own = 0, moved = 0;
+      Moved moved;
       for_tiles(flat(count), slice, [&](std::int64_t at, std::int64_t, std::int64_t n) {
         const float* w = read(job_.weight, at, n, w_tile);
-        own += sum_of_squares(w, n);
-        if (direction == nullptr) return;
+        if (direction == nullptr) {
+          moved.ww += sum_of_squares(w, n);
+          return;
+        }
         combine(fresh, on_w, w, on_n, direction + at, n);
         moved += write_weights(job_.weight, sequence_, job_.offset + at, at, n, w, fresh);
       });
-      partial_[slice] = own;
-      partial_[slices + slice] = moved;
+      partial_[slice] = moved.ww;
+      partial_[slices + slice] = moved.dd;
     });
     job_.sums.ww = job_.sums.dd = 0;
     for (std::int64_t slice = 0; slice < slices; ++slice) {
