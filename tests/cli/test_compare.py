@@ -178,3 +178,45 @@ def test_an_unknown_optimizer_is_found_before_anything_runs(rode, task, tmp_path
     out = tmp_path / "all"
     done = rode.call("compare", "--task", task, "--optimizers", "rode,adam", "--out", out)
     assert done.returncode == USAGE and "adamw" in done.stderr and not out.exists()
+
+
+def test_settings_of_one_optimizer_and_of_the_task(rode, task, tmp_path):
+    out = tmp_path / "all"
+    words = [word.replace("rode,adamw", "rode,lion") for word in compare_words(task, out)]
+    settings = ("rode.lr=0.5", "train.batch=4", "model.tied=false", "data.train_samples=40")
+    extra = [word for setting in settings for word in ("--set", setting)]
+    done = rode.call(*words, *extra, "--warmup", 3)
+    assert done.returncode == 0, done.stderr
+    assert "20 steps of 4 samples (the task has 120 steps), warm-up 3" in done.stdout
+    assert "seeds 1 to 2" in done.stdout and "lr = 0.0001" in done.stderr  # Lion's own
+    assert done.stderr.count("no rates for 'lion'") == 1
+    runs = {
+        name: json.loads((out / f"{name}-seed2" / "run.json").read_text())
+        for name in ("rode", "lion")
+    }
+    assert runs["rode"]["options"]["lr"] == "0.5" and runs["lion"]["options"]["lr"] == "0.0001"
+    for run in runs.values():
+        task_of = run["task"]
+        assert (task_of["train"]["batch"], task_of["model"]["tied"]) == (4, False)
+        assert (task_of["data"]["train_samples"], run["warmup"]) == (40, 3)
+    single = tmp_path / "single"  # the same run by itself
+    words = train_words(task, single, "--steps", 20, "--warmup", 3, "--seed", 2, "--set", "lr=0.5")
+    assert rode.call(*words, *extra[2:]).returncode == 0
+    assert what_counts(single) == what_counts(out / "rode-seed2")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("lr=1", ("OPTIMIZER.option=value", "rode, adamw")),
+        ("muon.lr=1", ("OPTIMIZER.option=value", "rode, adamw")),
+        ("rode.lrr=1", ("'lrr'", "'lr'")),
+        ("train.batc=1", ("--set", "'batc'", "'batch'")),
+        ("train.batch=x", ("--set", "'batch'", "whole number")),
+        ("model.heads=3", ("--set", "'heads'", "divisor")),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(rode, task, tmp_path, setting, words):
+    done = rode.call(*compare_words(task, tmp_path / "all", "--set", setting))
+    assert done.returncode == USAGE and all(word in done.stderr for word in words), done.stderr
+    assert "line" not in done.stderr and not (tmp_path / "all").exists()

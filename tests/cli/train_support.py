@@ -24,7 +24,7 @@ eval_samples = 8
 [train]
 steps = 120
 batch = 8
-warmup = 10
+warmup = 0
 eval_interval = 20
 checkpoint_interval = 10
 routing = "language"

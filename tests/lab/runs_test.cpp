@@ -227,11 +227,16 @@ TEST(RunPlan, FollowsTheScheduleOfTheTask) {
   EXPECT_FALSE(plan.saves_at(0));
 }
 
-TEST(RunPlan, ShortensTheWarmUpWithTheRun) {
+TEST(RunPlan, KeepsTheWarmUpOfAShorterRunUnlessTold) {
   const Task task = load_task("tiny-lm");
-  const RunPlan plan = plan_run(task, 1000, task.train.steps / 10);
-  EXPECT_EQ(plan.warmup, task.train.warmup / 10);
-  EXPECT_EQ(plan.total, task.train.steps / 10);
+  const RunPlan plan = plan_run(task, 1000, task.train.steps / 5);
+  EXPECT_EQ(plan.warmup, task.train.warmup);
+  EXPECT_EQ(plan.total, task.train.steps / 5);
+  EXPECT_MENTIONS(describe_plan(task, plan), "100 steps of");
+  EXPECT_MENTIONS(describe_plan(task, plan), "(the task has 500 steps), warm-up 50, cosine");
+  EXPECT_EQ(plan_run(task, 1000, task.train.steps / 5, 7).warmup, 7);
+  EXPECT_EQ(plan_run(task, 1000, 0, 0).warmup, 0);
+  EXPECT_MENTIONS(error_of([&] { plan_run(task, 1000, task.train.warmup); }), "set --warmup");
 }
 
 TEST(RunPlan, CountsEpochsInWholeBatches) {
@@ -244,7 +249,7 @@ TEST(RunPlan, CountsEpochsInWholeBatches) {
   EXPECT_MENTIONS(error_of([&] { plan_run(task, 3, 0); }), "smaller batch");
 }
 
-TEST(ResolveOptimizer, LetsTheCommandLineWinAndNeedsARate) {
+TEST(ResolveOptimizer, LetsTheCommandLineWinAndTellsOfDefaults) {
   const Task task = load_task("tiny-lm");
   const OptimizerSpec spec = resolve_optimizer(task, "rode", {{"lr", "0.5"}, {"snr", "true"}});
   const Method method = Method::by_name(spec.optimizer, spec.settings);
@@ -255,8 +260,12 @@ TEST(ResolveOptimizer, LetsTheCommandLineWinAndNeedsARate) {
       EXPECT_EQ(info.value, "true") << info.key;  // nesterov is the task's
     }
   }
-  EXPECT_MENTIONS(error_of([&] { resolve_optimizer(task, "soap", {}); }), "no rates");
-  EXPECT_EQ(resolve_optimizer(task, "soap", {{"lr", "1e-3"}}).optimizer, "soap");
+  EXPECT_EQ(note_of_defaults(task, spec), "");
+  EXPECT_MENTIONS(error_of([&] { resolve_optimizer(task, "sap", {}); }), "no rates");
+  const OptimizerSpec other = resolve_optimizer(task, "soap", {{"lr", "0.125"}});
+  EXPECT_EQ(other.optimizer, "soap");
+  EXPECT_MENTIONS(note_of_defaults(task, other), "no rates for 'soap'");
+  EXPECT_MENTIONS(note_of_defaults(task, other), "lr = 0.125");
 }
 
 TEST(ProgressLine, ShowsLossRatesSpeedAndTimeLeft) {

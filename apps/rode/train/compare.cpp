@@ -3,9 +3,12 @@
 //
 // Every run is a process of its own, the same as `rode train`: its memory is its own, and its
 // numbers do not depend on what ran before it.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -31,7 +34,9 @@ struct CompareArguments {
   std::string task;
   std::vector<std::string> optimizers;
   std::int64_t seeds = 3;
+  std::vector<std::string> settings;
   std::int64_t steps = 0;
+  std::optional<std::int64_t> warmup;
   std::string out;
   std::string data;
   std::string device = "auto";
@@ -52,14 +57,40 @@ lab::Json expected_run(const lab::TrainOptions& options) {
   const lab::BatchSource data(options.task, options.seed, options.data_folder);
   const lab::OptimizerSpec spec =
       lab::resolve_optimizer(options.task, options.optimizer, options.settings);
-  const lab::RunPlan plan = lab::plan_run(options.task, data.epoch_samples(), options.steps);
+  const lab::RunPlan plan =
+      lab::plan_run(options.task, data.epoch_samples(), options.steps, options.warmup);
   return lab::describe_run(options, plan, spec, Method::by_name(spec.optimizer, spec.settings));
+}
+
+// "rode.lr=1e-3" by optimizer, values of the task under "".
+std::map<std::string, Settings> settings_of(const CompareArguments& arguments) {
+  std::map<std::string, Settings> out;
+  for (const auto& [key, value] : parse_settings(arguments.settings)) {
+    if (lab::is_task_key(key)) {
+      out[""].emplace_back(key, value);
+      continue;
+    }
+    const std::size_t dot = key.rfind('.');  // names may have dots, options have none
+    const std::string name = key.substr(0, dot == std::string::npos ? 0 : dot);
+    const auto& names = arguments.optimizers;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      throw UsageError(
+          fmt::format("--set '{}={}': expected OPTIMIZER.option=value with one of --optimizers "
+                      "({}), or a value "
+                      "of the task such as train.batch=16",
+                      key, value, fmt::join(names, ", ")));
+    }
+    out[name].emplace_back(key.substr(dot + 1), value);
+  }
+  return out;
 }
 
 std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
   lab::TrainOptions options;
-  options.task = lab::load_task(arguments.task);
+  std::map<std::string, Settings> settings = settings_of(arguments);
+  options.task = lab::with_settings(lab::load_task(arguments.task), settings[""]);
   options.steps = arguments.steps;
+  options.warmup = arguments.warmup;
   options.data_folder =
       arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
   std::vector<Job> jobs;
@@ -74,6 +105,7 @@ std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesyste
     for (std::int64_t seed = 1; seed <= arguments.seeds; ++seed) {
       Job& job = jobs.emplace_back(Job{options});
       job.options.optimizer = name;
+      job.options.settings = settings[name];
       job.options.seed = static_cast<std::uint64_t>(seed);
       job.options.out = folder / fmt::format("{}-seed{}", name, seed);
     }
@@ -110,6 +142,14 @@ std::vector<std::string> command_of(const Job& job, const CompareArguments& argu
                                     arguments.overwrite ? "--overwrite" : "--resume"};
   if (arguments.steps > 0)
     words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
+  if (arguments.warmup)
+    words.insert(words.end(), {"--warmup", fmt::format("{}", *arguments.warmup)});
+  for (const auto& [name, settings] : settings_of(arguments)) {
+    if (!name.empty() && name != job.options.optimizer) continue;
+    for (const auto& [key, value] : settings) {
+      words.insert(words.end(), {"--set", fmt::format("{}={}", key, value)});
+    }
+  }
   if (threads > 0) words.insert(words.end(), {"--threads", fmt::format("{}", threads)});
   if (arguments.quiet || arguments.jobs > 1) words.emplace_back("--quiet");
   if (!first) words.emplace_back("--warnings-told");
@@ -205,12 +245,24 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
 
 void tell(const std::string& text) { fmt::print(stderr, "rode: note: {}\n", on_terminal(text)); }
 
+// What was really run, whatever the title says.
+std::string protocol_of(const std::vector<Job>& jobs) {
+  const lab::TrainOptions& options = jobs.front().options;
+  const lab::BatchSource data(options.task, options.seed, options.data_folder);
+  const lab::RunPlan plan =
+      lab::plan_run(options.task, data.epoch_samples(), options.steps, options.warmup);
+  const std::uint64_t seeds = jobs.back().options.seed;
+  return fmt::format("{}; {}", lab::describe_plan(options.task, plan),
+                     seeds == 1 ? std::string("seed 1") : fmt::format("seeds 1 to {}", seeds));
+}
+
 lab::Comparison gather(const std::vector<Job>& jobs) {
   lab::Comparison comparison;
   const lab::Task& task = jobs.front().options.task;
   comparison.task = task.name;
   comparison.title = task.title;
   comparison.language = task.is_language();
+  comparison.protocol = protocol_of(jobs);
   for (const Job& job : jobs) {
     if (comparison.optimizers.empty() ||
         comparison.optimizers.back().name != job.options.optimizer) {
@@ -238,6 +290,15 @@ void run_compare(const CompareArguments& arguments) {
     fmt::print(stderr, "rode: note: {} of {} runs are done and used as they are\n",
                jobs.size() - needed.size(), jobs.size());
   }
+  // The first run says it itself.
+  std::set<std::string> told;
+  if (!needed.empty()) told.insert(needed.front().options.optimizer);
+  for (const Job& job : needed) {
+    const lab::TrainOptions& o = job.options;
+    const std::string note =
+        lab::note_of_defaults(o.task, lab::resolve_optimizer(o.task, o.optimizer, o.settings));
+    if (!note.empty() && told.insert(o.optimizer).second) tell(note);
+  }
   run_jobs(needed, arguments);
   const lab::Comparison comparison = gather(jobs);
   lab::write_report(comparison, folder, tell);
@@ -245,7 +306,8 @@ void run_compare(const CompareArguments& arguments) {
     fmt::print("{}\n", lab::to_json(comparison).dump(2));
     return;
   }
-  fmt::print("{}\n{}\n", comparison.title, format_table(lab::summary_table(comparison)));
+  fmt::print("{}\n{}\n{}\n", comparison.title, comparison.protocol,
+             format_table(lab::summary_table(comparison)));
   if (const auto lowest = comparison.lowest_possible_loss()) {
     fmt::print("No model can have an expected loss below {:.4f}.\n", *lowest);
   }
@@ -261,14 +323,23 @@ void add_compare_command(CLI::App& app) {
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
   command
-      ->add_option("--optimizers", arguments->optimizers,
-                   "optimizers of the task, separated by commas")
+      ->add_option(
+          "--optimizers", arguments->optimizers,
+          "optimizers of the task, or of the engine with their defaults, separated by commas")
       ->required()
       ->delimiter(',');
+  command
+      ->add_option(
+          "--set", arguments->settings,
+          "OPTIMIZER.key=value: an option of one of them (rode.lr=2e-3); or a value of the "
+          "task (train.batch=16)")
+      ->allow_extra_args(false);
   command->add_option("--seeds", arguments->seeds, "number of seeds: 1 to N are run (default 3)")
       ->check(whole_number(1, kMaxCount));
   command->add_option("--steps", arguments->steps, "steps of each run, instead of the task's")
       ->check(whole_number(1, kMaxCount));
+  command->add_option("--warmup", arguments->warmup, "steps of warm-up, instead of the task's")
+      ->check(whole_number(0, kMaxCount));
   command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
@@ -283,6 +354,9 @@ void add_compare_command(CLI::App& app) {
   command->add_flag("--overwrite", arguments->overwrite, "repeat every run");
   command->add_flag("--quiet", arguments->quiet, "show no progress");
   command->add_flag("--json", arguments->json, "print the comparison as JSON");
+  command->footer(
+      "Example: rode compare --task tiny-lm --optimizers rode,muon-rms,adamw --seeds 3\n"
+      "         --set rode.lr=2e-3 --set train.batch=32");
   command->callback([arguments] { run_compare(*arguments); });
 }
 

@@ -17,6 +17,7 @@ namespace {
 struct TasksArguments {
   std::string name;
   bool json = false;
+  bool toml = false;
 };
 
 std::string length_of(const lab::Task& task) {
@@ -37,6 +38,9 @@ void print_list(const std::vector<lab::Task>& tasks) {
 }
 
 void run(const TasksArguments& arguments) {
+  if (arguments.toml && arguments.name.empty()) {
+    throw UsageError("--toml writes one task; name it: rode tasks NAME --toml");
+  }
   if (!arguments.name.empty()) {
     const lab::Task task = lab::load_task(arguments.name);
     if (arguments.json) {
@@ -64,7 +68,10 @@ void add_tasks_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
   command->add_option("name", arguments->name,
                       "Task, or the path of a task file; printed as such a file");
-  command->add_flag("--json", arguments->json, "Print JSON");
+  CLI::Option* json = command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_flag("--toml", arguments->toml, "Print NAME as a task file, as without this flag")
+      ->excludes(json);
+  command->footer("Example: rode tasks qwen2-114m --toml > mine.toml");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }
 

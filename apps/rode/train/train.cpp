@@ -112,14 +112,21 @@ void run_train(TrainArguments arguments) {
 
   std::unique_ptr<lab::Trainer> trainer;
   arguments_as_usage([&] {
-    options.task = lab::load_task(arguments.task);
+    const lab::Task task = lab::load_task(arguments.task);
+    Settings of_task;
+    for (const auto& setting : parse_settings(arguments.settings)) {
+      (lab::is_task_key(setting.first) ? of_task : options.settings).push_back(setting);
+    }
+    options.task = lab::with_settings(task, of_task);
     options.optimizer = arguments.optimizer;
-    options.settings = parse_settings(arguments.settings);
     options.data_folder =
         arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
     options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
     trainer = std::make_unique<lab::Trainer>(options, hooks);
   });
+  const std::string defaults = lab::note_of_defaults(
+      options.task, lab::resolve_optimizer(options.task, options.optimizer, options.settings));
+  if (!defaults.empty() && !arguments.warnings_told) hooks.note(defaults);
   const lab::TrainOutcome outcome = trainer->run();
   line.end();
   if (outcome.status == lab::TrainStatus::interrupted) {
@@ -147,8 +154,13 @@ void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a task's model with one optimizer");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
-  command->add_option("--optimizer", arguments->optimizer, "an optimizer of the task")->required();
-  command->add_option("--set", arguments->settings, "key=value: an option of the optimizer")
+  command
+      ->add_option("--optimizer", arguments->optimizer,
+                   "an optimizer of the task, or of the engine with its defaults")
+      ->required();
+  command
+      ->add_option("--set", arguments->settings,
+                   "key=value: an option of the optimizer, or a value of the task (train.batch=16)")
       ->allow_extra_args(false);
   command->add_option("--seed", options.seed, "seed of weights, order and dropout (default 1)")
       ->check(whole_number(0));
@@ -164,6 +176,8 @@ void add_train_command(CLI::App& app) {
       ->add_option("--steps", options.steps,
                    "number of steps, instead of the task's; the schedule ends there")
       ->check(whole_number(1, kMaxCount));
+  command->add_option("--warmup", options.warmup, "steps of warm-up, instead of the task's")
+      ->check(whole_number(0, kMaxCount));
   command
       ->add_option("--until", options.until,
                    "save and pause after this step; the schedule is not changed")
@@ -181,6 +195,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--json", arguments->json, "print the result as JSON");
   // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
   command->add_flag("--warnings-told", arguments->warnings_told)->group("");
+  command->footer(
+      "Example: rode train --task tiny-lm --optimizer rode --set lr=2e-3 --set train.batch=32");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -113,6 +113,15 @@ toml::table parse_toml(std::string_view text, std::string_view source, std::stri
   }
 }
 
+namespace {
+
+// A value that came from elsewhere has no line.
+std::string at_line(toml::source_index line) {
+  return line == 0 ? std::string() : fmt::format("line {}: ", line);
+}
+
+}  // namespace
+
 std::string TomlTable::place() const {
   return path_.empty() ? " at the top" : fmt::format(" in [{}]", printable(path_));
 }
@@ -121,7 +130,7 @@ void TomlTable::fail(std::string_view key, std::string_view what) const {
   const toml::node* node = key.empty() ? nullptr : table_->get(key);
   const auto line = node != nullptr ? node->source().begin.line : table_->source().begin.line;
   throw file_error(operation_, source_,
-                   fmt::format("line {}: {}{}", line,
+                   fmt::format("{}{}{}", at_line(line),
                                key.empty() ? "" : fmt::format("'{}' ", printable(key)), what));
 }
 
@@ -244,9 +253,9 @@ void TomlTable::finish() const {
   for (const std::string& key : keys()) {
     if (known_.contains(key)) continue;
     throw file_error(operation_, source_,
-                     fmt::format("line {}: unknown key '{}'{}; did you mean '{}'?",
-                                 table_->find(key)->first.source().begin.line, printable(key),
-                                 place(), nearest(key, known)));
+                     fmt::format("{}unknown key '{}'{}; did you mean '{}'?",
+                                 at_line(table_->find(key)->first.source().begin.line),
+                                 printable(key), place(), nearest(key, known)));
   }
 }
 

@@ -86,9 +86,9 @@ std::string html_report(const Comparison& comparison) {
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<title>{0}: comparison</title>\n<style>\n{1}</style></head>\n<body>\n<h1>{0}</h1>\n"
-      "<p class=\"title\">{2}</p>\n",
+      "<p class=\"title\">{2}<br>{3}</p>\n",
       escape_markup(comparison.task), page_part("src/lab/report/page.css"),
-      escape_markup(comparison.title));
+      escape_markup(comparison.title), escape_markup(comparison.protocol));
   out += table_html(summary_table(comparison), samples_of(comparison));
   out +=
       "<p class=\"about\">Mean and sample deviation over the seeds that were finished; bands in "

@@ -143,7 +143,8 @@ std::optional<double> Comparison::lowest_possible_loss() const {
 }
 
 Json to_json(const Comparison& comparison) {
-  Json json = {{"task", comparison.task}, {"title", comparison.title}};
+  Json json = {
+      {"task", comparison.task}, {"title", comparison.title}, {"protocol", comparison.protocol}};
   if (const auto lowest = comparison.lowest_possible_loss()) json["lowest_possible_loss"] = *lowest;
   json["optimizers"] = Json::array();
   for (const OptimizerSummary& optimizer : comparison.optimizers) {

@@ -42,6 +42,7 @@ struct OptimizerSummary {
 struct Comparison {
   std::string task;
   std::string title;
+  std::string protocol = {};  // as it was run
   bool language = true;
   std::vector<OptimizerSummary> optimizers;
 

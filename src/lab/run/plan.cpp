@@ -13,6 +13,8 @@
 namespace rode::lab {
 namespace {
 
+constexpr const char* kOwnDefaults = "the optimizer's own defaults";
+
 void merge(Settings& into, const Settings& from) {
   for (const auto& [key, value] : from) {
     const auto same = [&](const auto& entry) { return entry.first == key; };
@@ -25,11 +27,6 @@ void merge(Settings& into, const Settings& from) {
   }
 }
 
-bool sets_rate(const Settings& settings) {
-  return std::any_of(settings.begin(), settings.end(),
-                     [](const auto& entry) { return entry.first == "lr"; });
-}
-
 std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t otherwise) {
   return wanted > 0 ? wanted * unit : otherwise;
 }
@@ -39,17 +36,25 @@ std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t other
 OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
                                 const Settings& settings) {
   const auto has = [&](const OptimizerSpec& spec) { return spec.name == name; };
-  if (std::none_of(task.optimizers.begin(), task.optimizers.end(), has) && sets_rate(settings)) {
+  if (std::none_of(task.optimizers.begin(), task.optimizers.end(), has)) {
     const auto all = list_optimizers();
     const auto known = [&](const OptimizerInfo& info) { return info.name == name; };
-    if (std::any_of(all.begin(), all.end(), known)) return {name, name, settings, "command line"};
+    if (std::any_of(all.begin(), all.end(), known)) return {name, name, settings, kOwnDefaults};
   }
   OptimizerSpec spec = task.optimizer(name);
   merge(spec.settings, settings);
   return spec;
 }
 
-RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps) {
+std::string note_of_defaults(const Task& task, const OptimizerSpec& spec) {
+  if (spec.source != kOwnDefaults) return {};
+  const Method method = Method::by_name(spec.optimizer, spec.settings);
+  return fmt::format("task '{}' has no rates for '{}'; it runs with its own defaults (lr = {})",
+                     task.name, spec.name, method.number("lr").value_or(0));
+}
+
+RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
+                 std::optional<std::int64_t> warmup) {
   const TrainSpec& train = task.train;
   RunPlan plan;
   plan.steps_per_epoch = static_cast<std::int64_t>(samples) / train.batch;
@@ -64,11 +69,16 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps) {
   const std::int64_t unit = epochs ? plan.steps_per_epoch : 1;
   const std::int64_t full = epochs ? train.epochs * plan.steps_per_epoch : train.steps;
   plan.total = steps > 0 ? steps : full;
-  plan.warmup = train.warmup;
-  if (steps > 0 && steps != full) plan.warmup = train.warmup * steps / full;
+  plan.warmup = warmup.value_or(train.warmup);
   plan.eval_every = interval(train.eval_interval, unit, plan.total);
   plan.checkpoint_every = interval(train.checkpoint_interval, unit, plan.eval_every);
   if (train.schedule == "cosine") {
+    if (plan.warmup >= plan.total) {
+      throw Error(ErrorKind::invalid_argument, "train",
+                  fmt::format("{} steps with a warm-up of {}; expected more steps than the warm-up "
+                              "has; set --warmup",
+                              plan.total, plan.warmup));
+    }
     plan.schedule = Schedule::warmup_cosine(plan.warmup, plan.total);
   } else if (train.schedule == "cosine-epoch") {
     plan.by_epoch = true;
@@ -77,6 +87,15 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps) {
     plan.schedule = Schedule::cosine_by_epoch(std::max<std::int64_t>(1, length));
   }
   return plan;
+}
+
+std::string describe_plan(const Task& task, const RunPlan& plan) {
+  const TrainSpec& train = task.train;
+  const std::int64_t full = train.epochs > 0 ? train.epochs * plan.steps_per_epoch : train.steps;
+  return fmt::format("{} steps of {} samples{}{}, {}", plan.total, train.batch,
+                     plan.total == full ? "" : fmt::format(" (the task has {} steps)", full),
+                     train.schedule == "cosine" ? fmt::format(", warm-up {}", plan.warmup) : "",
+                     train.schedule);
 }
 
 nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,14 +18,15 @@ namespace rode::lab {
 // What the command line asks for.
 struct TrainOptions {
   Task task;
-  std::string optimizer;  // of the task, or of the engine where `settings` have its lr
+  std::string optimizer;  // of the task, or of the engine
   Settings settings;      // win over the task's
   std::uint64_t seed = 1;
   std::filesystem::path out;
   std::filesystem::path data_folder;
   bool resume = false;
-  bool overwrite = false;       // removes a run that is in `out`
-  std::int64_t steps = 0;       // 0: the task's
+  bool overwrite = false;              // removes a run that is in `out`
+  std::int64_t steps = 0;              // 0: the task's
+  std::optional<std::int64_t> warmup;  // in steps, instead of the task's
   std::int64_t until = 0;       // pauses after this step, of a schedule that goes on; 0: at the end
   int threads = 0;              // 0: torch's own number
   std::string device = "auto";  // auto, cpu, cuda
@@ -35,9 +37,13 @@ struct TrainOptions {
   bool tensorboard = true;
 };
 
-// The task's entry with `settings` over it.
+// The task's entry with `settings` over it; an optimizer of the engine that the task does not name
+// has its own defaults, and `source` says so.
 OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
                                 const Settings& settings);
+
+// What a user should hear of an optimizer that the task does not name; empty for the others.
+std::string note_of_defaults(const Task& task, const OptimizerSpec& spec);
 
 struct RunPlan {
   std::int64_t total = 0;  // steps
@@ -57,8 +63,11 @@ struct RunPlan {
   }
 };
 
-// `samples`: of an epoch. `steps` over 0 replaces the task's length; the warm-up shrinks with it.
-RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps);
+// `samples`: of an epoch. `steps` over 0 replaces the task's length, but not its warm-up.
+RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
+                 std::optional<std::int64_t> warmup = {});
+// The protocol in words: "60 steps of 128 samples (the task has 4000), warm-up 20, cosine".
+std::string describe_plan(const Task& task, const RunPlan& plan);
 
 // All that decides a run's numbers, as run.json holds it.
 nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,

@@ -93,6 +93,11 @@ std::vector<std::string> task_names();
 // One of them by name, or a file by a path (with '/' or ending in .toml).
 Task load_task(const std::string& name_or_path);
 
+// Whether a key of `--set` names a value of a task ("train.batch") and not an optimizer's option.
+bool is_task_key(std::string_view key);
+// The task with these values of [model], [data] and [train] replaced, checked as a file would be.
+Task with_settings(const Task& task, const Settings& settings);
+
 nlohmann::ordered_json to_json(const Task& task);
 // A task file with every value written out, which parse_task reads as the same task.
 std::string to_toml(const Task& task);

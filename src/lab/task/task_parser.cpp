@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
 #include "lab/base/name.h"
@@ -219,11 +220,7 @@ void check_together(const Task& task, const TomlTable& root) {
   }
 }
 
-}  // namespace
-
-Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
-  require_name(name, kTask, "task");
-  const toml::table parsed = parse_toml(text, source, kTask);
+Task read_task(const toml::table& parsed, std::string_view name, std::string_view source) {
   TomlTable root(parsed, std::string(source), "", std::string(kTask));
   Task task;
   task.name = name;
@@ -244,6 +241,55 @@ Task parse_task(std::string_view text, std::string_view name, std::string_view s
   if (task.optimizers.empty()) optimizers.fail("", "[optimizers] is empty; expected at least one");
   check_together(task, root);
   return task;
+}
+
+// As a file would say it: a number, true or false, or else a string. Without a line of its own.
+void put(toml::table& table, std::string_view key, const std::string& value) {
+  if (value == "true" || value == "false") {
+    table.insert_or_assign(key, value == "true");
+    return;
+  }
+  const auto json = nlohmann::json::parse(value, nullptr, false);
+  if (json.is_number_integer()) {
+    table.insert_or_assign(key, json.get<std::int64_t>());
+  } else if (json.is_number()) {
+    table.insert_or_assign(key, json.get<double>());
+  } else {
+    table.insert_or_assign(key, value);
+  }
+}
+
+}  // namespace
+
+Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
+  require_name(name, kTask, "task");
+  return read_task(parse_toml(text, source, kTask), name, source);
+}
+
+bool is_task_key(std::string_view key) {
+  return key.starts_with("model.") || key.starts_with("data.") || key.starts_with("train.");
+}
+
+Task with_settings(const Task& task, const Settings& settings) {
+  if (settings.empty()) return task;
+  toml::table table = parse_toml(to_toml(task), task.source, kTask);
+  for (const auto& [path, value] : settings) {
+    const std::size_t dot = path.find('.');
+    const std::string section = path.substr(0, dot), key = path.substr(dot + 1);
+    toml::table& target = *table.get_as<toml::table>(section);
+    put(target, key, value);
+    // A task has one length.
+    if (section == "train" && key == "steps") target.erase("epochs");
+    if (section == "train" && key == "epochs") target.erase("steps");
+  }
+  try {
+    return read_task(table, task.name, task.source);
+  } catch (const Error& error) {
+    // Neither the file nor its lines have the value.
+    const std::string text = error.what(), file = file_error(kTask, task.source, "").what();
+    throw Error(ErrorKind::invalid_argument, kTask,
+                "--set: " + (text.starts_with(file) ? text.substr(file.size()) : text));
+  }
 }
 
 }  // namespace rode::lab

@@ -25,7 +25,7 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
       spec(resolve_optimizer(options.task, options.optimizer, options.settings)),
       method(Method::by_name(spec.optimizer, spec.settings)),
       batches(options.task, options.seed, options.data_folder),
-      plan(plan_run(options.task, batches.epoch_samples(), options.steps)),
+      plan(plan_run(options.task, batches.epoch_samples(), options.steps, options.warmup)),
       folder(options.out),
       session(options, method) {
   state.data = batches.position();
