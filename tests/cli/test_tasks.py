@@ -115,3 +115,46 @@ def test_a_wrong_key_names_line_and_nearest(rode, tmp_path):
     for word in ("line 16", "'warm_up'", "did you mean 'warmup'"):
         assert word in done.stderr, done.stderr
     assert rode.call("tasks", "tiny-ml").returncode == USAGE
+
+
+def test_rates_are_those_of_the_papers_tables(rode):
+    golden = Path(__file__).resolve().parents[1] / "lab" / "golden" / "paper_rates.json"
+    table = json.loads(golden.read_text())
+    listed = json.loads(rode.call("optimizers", "--json").stdout)["optimizers"]
+    defaults = {
+        o["name"]: {option["key"]: option["default"] for option in o["options"]} for o in listed
+    }
+    tasks = {t["name"]: t for t in json.loads(rode.call("tasks", "--json").stdout)["tasks"]}
+    assert len(table["rows"]) == 34
+    for task, name, *values in table["rows"]:
+        entries = {o["name"]: o for o in tasks[task]["optimizers"]}
+        for entry in (entries[name], entries.get(f"{name}-published")):
+            if entry is None:
+                continue
+            options = {**defaults[entry["optimizer"]], **entry["settings"]}
+            for key, value in zip(table["columns"][2:], values, strict=True):
+                where = f"{task} {entry['name']} {key}"
+                if value is None or (key == "weight_decay" and value == 0):
+                    assert float(options.get(key, 0)) == 0, where
+                else:
+                    assert float(options[key]) == value, where
+
+
+def test_every_variant_that_iterates_has_a_published_twin(rode):
+    papers = ("gpt2", "qwen2-114m", "qwen2-1.5b", "resnet50-cifar100", "resnet50-imagenet")
+    for task in papers:
+        entries = {
+            o["name"]: o
+            for o in json.loads(rode.call("tasks", task, "--json").stdout)["optimizers"]
+        }
+        for name, entry in entries.items():
+            settings = entry["settings"]
+            rode_family = entry["optimizer"].startswith("rode")
+            iterates = (
+                settings.get("conditioner") != "none" and settings.get("direction") != "fixed"
+            )
+            if not rode_family or not iterates or name.endswith("-published"):
+                continue
+            twin = entries[f"{name}-published"]
+            assert twin["optimizer"] == entry["optimizer"]
+            assert twin["settings"] == {**settings, "reproject": "every"}, f"{task} {name}"

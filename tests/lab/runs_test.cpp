@@ -239,6 +239,17 @@ TEST(RunPlan, KeepsTheWarmUpOfAShorterRunUnlessTold) {
   EXPECT_MENTIONS(error_of([&] { plan_run(task, 1000, task.train.warmup); }), "set --warmup");
 }
 
+TEST(RunPlan, TellsOfDataThatARunWouldRepeat) {
+  const Task task = load_task("qwen2-1.5b");
+  const auto needed = static_cast<std::uint64_t>(task.train.steps * task.train.batch);
+  const auto note = [&](const Task& of, std::uint64_t samples) {
+    return note_of_repeats(of, plan_run(of, samples, 0), samples);
+  };
+  EXPECT_EQ(note(task, needed), "");
+  EXPECT_MENTIONS(note(task, needed / 3), "3.0 times");
+  EXPECT_EQ(note(load_task("resnet50-cifar100"), 50000), "");  // whose epochs are meant
+}
+
 TEST(RunPlan, CountsEpochsInWholeBatches) {
   Task task = load_task("resnet50-cifar100");
   const RunPlan plan = plan_run(task, 50000, 0);

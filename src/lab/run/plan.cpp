@@ -89,6 +89,16 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
   return plan;
 }
 
+std::string note_of_repeats(const Task& task, const RunPlan& plan, std::uint64_t samples) {
+  const double epochs = static_cast<double>(plan.total) * static_cast<double>(task.train.batch) /
+                        static_cast<double>(samples);
+  if (task.data.kind != "tokens" || task.train.steps == 0 || epochs <= 1) return {};
+  return fmt::format(
+      "{} steps of {} sequences go through the {} of the training data {:.1f} times; get more data "
+      "where the task means each to be seen once",
+      plan.total, task.train.batch, samples, epochs);
+}
+
 std::string describe_plan(const Task& task, const RunPlan& plan) {
   const TrainSpec& train = task.train;
   const std::int64_t full = train.epochs > 0 ? train.epochs * plan.steps_per_epoch : train.steps;

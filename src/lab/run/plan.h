@@ -66,6 +66,8 @@ struct RunPlan {
 // `samples`: of an epoch. `steps` over 0 replaces the task's length, but not its warm-up.
 RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
                  std::optional<std::int64_t> warmup = {});
+// A warning where a run by steps on real data goes through them more than once; else empty.
+std::string note_of_repeats(const Task& task, const RunPlan& plan, std::uint64_t samples);
 // The protocol in words: "60 steps of 128 samples (the task has 4000), warm-up 20, cosine".
 std::string describe_plan(const Task& task, const RunPlan& plan);
 

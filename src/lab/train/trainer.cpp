@@ -33,6 +33,8 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
   if (options.read_interval > 0) read_interval = options.read_interval;
   const Json run = describe_run(options, plan, spec, method);
   for (const std::string& text : batches.notes()) note(text);
+  const std::string repeats = note_of_repeats(options.task, plan, batches.epoch_samples());
+  if (!repeats.empty()) note(repeats);
   if (options.resume && folder.has_run()) {
     folder.continue_run(run, [this](const std::string& text) { note(text); });
     // A run that is done is only read: its folder may be one that cannot be written.
