@@ -311,3 +311,27 @@ def test_a_wrong_key_in_the_task_is_named_with_its_line(rode, task, tmp_path):
         for word in ("small.toml", "line", wrong.split()[0], right.split()[0]):
             assert word in done.stderr, done.stderr
         assert not out.exists()
+
+
+def test_an_epoch_ends_with_what_is_left_of_it(rode, task, tmp_path):
+    """50 samples in batches of 8: six whole ones and one of 2, in one part or in several."""
+    text = (
+        task.read_text()
+        .replace("steps = 120", "epochs = 2")
+        .replace("interval = 20", "interval = 1")
+    )
+    task.write_text(text.replace("checkpoint_interval = 10", "checkpoint_interval = 1"))
+    results, weights = [], []
+    for parts in (1, 4):
+        out = tmp_path / f"run{parts}"
+        words = train_words(task, out, "--json", "--set", f"train.accumulate={parts}")
+        paused = rode.call(*words, "--until", 7)
+        assert paused.returncode == 0, paused.stderr
+        done = rode.call(*words, "--resume")
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(done.stdout))
+        weights.append(load_file(out / "model.safetensors"))
+    for result in results:
+        assert (result["steps"], result["units"]) == (14, 2 * 50 * 16)
+    for name, value in weights[0].items():
+        assert abs(value - weights[1][name]).max() < 1e-5, name

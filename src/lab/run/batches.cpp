@@ -2,6 +2,7 @@
 // Streams of tokens or images behind one face, with batches made ahead.
 #include "lab/run/batches.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lab/stream/image_stream.h"
@@ -45,8 +46,16 @@ struct BatchSource::Impl {
     return batch;
   }
 
+  // An epoch ends with what is left of it; a run by steps has no epochs.
+  std::int64_t next_rows() const {
+    if (task.train.epochs == 0) return task.train.batch;
+    const StreamPosition at = tokens ? tokens->position() : images->position();
+    const auto left = static_cast<std::int64_t>(at.size - at.taken % at.size);
+    return std::min(task.train.batch, left);
+  }
+
   Batch make() {
-    Batch batch = empty(task.train.batch);
+    Batch batch = empty(next_rows());
     if (tokens) {
       tokens->next(batch.rows, batch.tokens);
       batch.after = tokens->position();

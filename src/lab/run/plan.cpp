@@ -57,15 +57,9 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
                  std::optional<std::int64_t> warmup) {
   const TrainSpec& train = task.train;
   RunPlan plan;
-  plan.steps_per_epoch = static_cast<std::int64_t>(samples) / train.batch;
   const bool epochs = train.epochs > 0;
-  if (plan.steps_per_epoch == 0 && epochs) {
-    throw Error(ErrorKind::invalid_argument, "train",
-                fmt::format("task '{}' has {} samples and batches of {}; expected at least one "
-                            "batch per epoch; choose a smaller batch",
-                            task.name, samples, train.batch));
-  }
-  plan.steps_per_epoch = std::max<std::int64_t>(1, plan.steps_per_epoch);
+  plan.steps_per_epoch = std::max<std::int64_t>(
+      1, (static_cast<std::int64_t>(samples) + train.batch - 1) / train.batch);
   const std::int64_t unit = epochs ? plan.steps_per_epoch : 1;
   const std::int64_t full = epochs ? train.epochs * plan.steps_per_epoch : train.steps;
   plan.total = steps > 0 ? steps : full;

@@ -46,8 +46,8 @@ OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
 std::string note_of_defaults(const Task& task, const OptimizerSpec& spec);
 
 struct RunPlan {
-  std::int64_t total = 0;  // steps
-  std::int64_t steps_per_epoch = 0;
+  std::int64_t total = 0;            // steps
+  std::int64_t steps_per_epoch = 0;  // the last may have a smaller batch
   std::int64_t eval_every = 0;
   std::int64_t checkpoint_every = 0;
   std::int64_t warmup = 0;

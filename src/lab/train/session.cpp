@@ -2,6 +2,7 @@
 // Forward, backward, step and evaluation on LibTorch.
 #include "lab/train/session.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/Context.h>
@@ -174,17 +175,19 @@ std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
   optimizer_->zero_grad();
   std::optional<ForwardState> before;
   if (task_.train.accumulate > 1) before.emplace(model_->module(), device_);
-  const auto parts = static_cast<double>(task_.train.accumulate);
-  const std::int64_t rows = batch.rows / task_.train.accumulate;
+  const std::int64_t most = task_.train.batch / task_.train.accumulate;
   std::optional<GradientSums> sums;
   if (task_.train.accumulate > 1 && task_.train.parameters == "bf16") sums.emplace(*optimizer_);
   at::Tensor sum;
-  for (std::int64_t part = 0; part < task_.train.accumulate; ++part) {
-    if (part > 0 && stop && stop()) {
+  for (std::int64_t from = 0; from < batch.rows; from += most) {
+    if (from > 0 && stop && stop()) {
       if (before) before->restore();
       return std::nullopt;
     }
-    const Part result = forward(batch, part * rows, rows);
+    // The last batch of an epoch may be smaller, and its last part.
+    const std::int64_t rows = std::min(most, batch.rows - from);
+    const double parts = static_cast<double>(batch.rows) / static_cast<double>(rows);
+    const Part result = forward(batch, from, rows);
     (result.loss / parts).backward();
     if (sums) sums->take();
     const at::Tensor values = values_of(result.loss.detach(), result.hits, parts);

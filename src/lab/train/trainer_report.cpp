@@ -40,9 +40,8 @@ void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
 }
 
 Json Trainer::Impl::result(const char* status) {
-  const TrainSpec& train = options.task.train;
   const double seconds = log->seconds();
-  const std::int64_t units = state.step * train.batch * batches.units_per_row();
+  const auto units = static_cast<std::int64_t>(state.data.taken) * batches.units_per_row();
   Json json = {{"status", status},
                {"task", options.task.name},
                {"optimizer", spec.name},
