@@ -30,7 +30,9 @@ struct Variant {
 
 std::string describe(const Variant& variant) {
   std::string text = variant.optimizer;
-  for (const auto& [key, value] : variant.settings) text += " " + key + "=" + value;
+  for (const auto& [key, value] : variant.settings) {
+    text.append(" ").append(key).append("=").append(value);
+  }
   return text;
 }
 
