@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Error of Muon's orthogonalised momentum against float64: standard, Gram, bf16; by spectrum.
 
-bench/ns_accuracy.py [--rode build/bin/rode] [--shape 768x256]
+bench/ns_accuracy.py [--rode build/bin/rode] [--shape 768x256] [--coefficients jordan]
 """
 
 import argparse
@@ -15,16 +15,15 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-A, B, C = 3.4445, -4.7750, 2.0315
+sys.path.insert(0, str(ROOT / "tests/trajectory"))
+
+from oracles.matrix import TRIPLES, newton_schulz  # noqa: E402
 
 
-def orthogonalise(x):
-    """Five Newton-Schulz steps in float64 on a tall matrix."""
-    x = x / np.linalg.norm(x)
-    for _ in range(5):
-        gram = x.T @ x
-        x = A * x + x @ (B * gram + C * gram @ gram)
-    return x
+def orthogonalise(x, coefficients):
+    """All Newton-Schulz steps in float64."""
+    steps = 4 if coefficients == "four" else 5
+    return newton_schulz(x / np.linalg.norm(x), coefficients, steps)
 
 
 def momentum(spectrum, m, n, rng):
@@ -41,6 +40,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rode", default=str(ROOT / "build/bin/rode"))
     parser.add_argument("--shape", default="768x256")
+    parser.add_argument("--coefficients", default="jordan", choices=TRIPLES)
     options = parser.parse_args()
     m, n = map(int, options.shape.split("x"))
     rng = np.random.default_rng(0)
@@ -51,10 +51,11 @@ def main():
             g = momentum(spectrum, m, n, rng).astype(np.float32)
             w = np.zeros_like(g)
             save_file({"param.w": w, "grad.w": g}, source)
-            expected = -np.sqrt(m / n) * orthogonalise(g.astype(np.float64))
+            expected = -np.sqrt(m / n) * orthogonalise(g.astype(np.float64), options.coefficients)
             errors = []
             for setting in ("ns_form=standard", "ns_form=gram", "ns_dtype=bf16"):
                 command = [options.rode, "step", "--optimizer", "muon", "--set", "lr=1"]
+                command += ["--set", f"coefficients={options.coefficients}"]
                 command += ["--set", setting, "--in", source, "--out", target]
                 subprocess.run(command, check=True)
                 step = load_file(target)["param.w"].astype(np.float64)

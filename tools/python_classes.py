@@ -25,6 +25,8 @@ ADAM_ORDER = ("lr", "betas", "eps", "weight_decay")
 PLAIN_ORDER = ("lr", "lr_rho", "weight_decay")
 # None: the default of the name that the other options choose, such as muon-rms.
 RATES = ("lr", "lr_rho", "lr_rest")
+# None: the default that other options choose; python/rode/_options.py keeps it in groups.
+FOLLOWING = ("ns_steps",)
 # Refused with any value different from the default.
 HIDDEN = {"soap": ("state_dtype",)}
 
@@ -128,6 +130,8 @@ def argument(option):
     key, default = option["key"], option["default"]
     if key in RATES:
         return "float | torch.Tensor | None" if key == "lr" else "float | None", "None"
+    if key in FOLLOWING:
+        return "int | None", "None"
     if isinstance(default, list):
         return (
             f"tuple[{', '.join(['float'] * len(default))}]",

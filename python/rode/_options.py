@@ -21,6 +21,8 @@ REST_KEYS = {
     "eps": "eps_rest",
 }
 STORAGE_KEYS = ("rounding", "state_dtype", "seed")
+# None in a group where they were not given: they follow another option, as it is then.
+FOLLOWING = ("ns_steps",)
 # Of torch.optim, and not implemented, with the way out.
 _REFUSED = {
     "amsgrad": "use amsgrad=False, or torch.optim.AdamW",
@@ -67,6 +69,8 @@ def settings(options: dict[str, Any]) -> list[tuple[str, str]]:
     """What the engine parses and checks."""
     out = []
     for key, value in options.items():
+        if value is None and key in FOLLOWING:
+            continue
         try:
             out.append((key, to_text(value)))
         except (TypeError, ValueError, RuntimeError):
@@ -78,12 +82,14 @@ def settings(options: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Every option of the optimizer: those given (None: not), and the engine's defaults."""
+    """Every option of the optimizer: those given (None: not), and the engine's defaults, except of
+    what follows another option."""
     chosen = settings({key: value for key, value in given.items() if value is not None})
     options = {}
     for key, text, _, live in _engine.options(name, chosen):
         value = given.get(key)
-        options[key] = from_text(text, live) if value is None else value
+        default = None if key in FOLLOWING else from_text(text, live)
+        options[key] = default if value is None else value
     return options
 
 

@@ -38,9 +38,11 @@ class RODE(EngineOptimizer):
           reproject = guarded    after each reprojection except the last, X is multiplied by
                                  min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
                                  iteration can diverge; this one is bounded in exact arithmetic
-                                 (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
+                                 (tested in fp32). While |t| <= 0.0476 they are equal bit for bit.
+                                 Other coefficients have numbers of their own (docs/numerics.md)
           reproject = every      exactly Algorithm 1
           reproject = final      one reprojection, after the last iteration
+          coefficients = four    X_0 is divided by sqrt(||X_0^T X_0||_F) as well; four iterations
           radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
                                  rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
           radius = fixed         rho' = the norm at construction
@@ -73,7 +75,7 @@ class RODE(EngineOptimizer):
         direction: str = "geodesic",
         conditioner: str = "newton_schulz",
         reproject: str = "guarded",
-        ns_steps: int = 5,
+        ns_steps: int | None = None,
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
@@ -108,7 +110,7 @@ class Muon(EngineOptimizer):
 
           B <- momentum * B + (1 - momentum) g
           S  = (1 - momentum) g + momentum * B   (nesterov), else B
-          O  = NS(S / max(||S||, eps))
+          O  = NS(S / max(||S||, eps))           coefficients = four: NS(X / sqrt(||X^T X||_F)) of that X
           normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements, row_eps = 1e-8:
             v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + row_eps)
             O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
@@ -133,7 +135,7 @@ class Muon(EngineOptimizer):
         *,
         momentum: float = 0.95,
         nesterov: bool = True,
-        ns_steps: int = 5,
+        ns_steps: int | None = None,
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
@@ -212,7 +214,7 @@ class MARSM(EngineOptimizer):
 
           C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
           M <- momentum * M + (1 - momentum) C
-          O  = NS(M / (||M|| + eps))
+          O  = NS(M / (||M|| + eps))             coefficients = four: NS(X / sqrt(||X^T X||_F)) of that X
           normalize = rows: as Muon's (rode/optim/muon.h); row_eps = 1e-8
           W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
           G_prev <- G
@@ -232,7 +234,7 @@ class MARSM(EngineOptimizer):
         *,
         momentum: float = 0.95,
         gamma: float = 0.025,
-        ns_steps: int = 5,
+        ns_steps: int | None = None,
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",

@@ -195,6 +195,7 @@ def test_groups_without_parameters_are_stepped_as_nothing():
         ),
         (rode.AdamW, {"weight_decy": 0.1}, "'weight_decy'; is it 'weight_decay'"),
         (rode.AdamW, {"ns_steps": 5}, "'ns_steps' is no option of adamw"),
+        (rode.Muon, {"coefficients": "four", "ns_steps": 5}, "'ns_steps' = 5"),
         (rode.Muon, {"rule": "rest", "beta": (0.9, 0.9)}, "'beta'; is it 'betas'"),
     ],
 )
@@ -202,6 +203,27 @@ def test_misspelt_and_other_optimizers_options_of_a_group_are_refused(kind, opti
     p = torch.nn.Parameter(torch.randn(4, 4))
     with pytest.raises(rode.OptionError, match=message):
         kind([{"params": [p], **options}])
+
+
+@pytest.mark.parametrize("kind", [rode.RODE, rode.Muon, rode.MARSM])
+def test_four_has_its_own_number_of_steps_wherever_it_is_set(kind):
+    start = torch.randn(12, 8)
+
+    def stepped(change=None, group=None, **options):
+        p = torch.nn.Parameter(start.clone())
+        p.grad = torch.ones(12, 8) + torch.eye(12, 8)
+        optimizer = kind([{"params": [p], **(group or {})}], **options)
+        optimizer.param_groups[0].update(change or {})
+        optimizer.step()
+        return p.detach()
+
+    expected = stepped(coefficients="four", ns_steps=4)
+    assert torch.equal(stepped(coefficients="four"), expected)
+    assert torch.equal(stepped(group={"coefficients": "four"}), expected)
+    assert torch.equal(stepped(change={"coefficients": "four"}), expected)
+    assert not torch.equal(stepped(), expected)
+    with pytest.raises(rode.OptionError, match="ns_steps=4"):
+        stepped(change={"coefficients": "four", "ns_steps": 5})
 
 
 def test_the_weight_decay_that_a_trainer_writes_is_the_rests_where_matrices_have_none():

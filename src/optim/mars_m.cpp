@@ -31,8 +31,17 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
     return table;
   }
 
+  static void complete(MarsMOptions& o, const MarsMOptions&, const Settings&) {
+    complete_newton_schulz(o);
+  }
+
+  static void cross_check(std::string_view name, const MarsMOptions& o) {
+    check_ns_steps(name, o.coefficients, ns_steps_of(o));
+  }
+
   void check_engine(const EngineOptions& engine) const override {
-    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, engine);
+    check_newton_schulz(name_, {options_.coefficients, options_.ns_form, options_.ns_dtype},
+                        engine);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
@@ -56,7 +65,7 @@ class MarsMInstance final : public RuleInstance {
   void refresh(const Rule& rule) override {
     const MarsMOptions& o = static_cast<const MarsMRule&>(rule).values();
     matrix_ = {o.lr,           o.weight_decay,       o.momentum, o.eps,     false,
-               MuonScale::rms, MuonConstraint::none, true,       o.gamma,   o.ns_steps,
+               MuonScale::rms, MuonConstraint::none, true,       o.gamma,   ns_steps_of(o),
                o.coefficients, o.ns_dtype,           o.ns_form,  o.row_beta};
     rest_ = rest_constants(o);
   }

@@ -42,7 +42,12 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
     return table;
   }
 
+  static void complete(MuonOptions& o, const MuonOptions&, const Settings&) {
+    complete_newton_schulz(o);
+  }
+
   static void cross_check(std::string_view name, const MuonOptions& o) {
+    check_ns_steps(name, o.coefficients, ns_steps_of(o));
     if (o.constraint == MuonConstraint::hyperball && o.weight_decay != 0) {
       throw Error(ErrorKind::invalid_argument, name,
                   fmt::format("option 'weight_decay' = {} with constraint=hyperball, which keeps "
@@ -53,7 +58,8 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
   }
 
   void check_engine(const EngineOptions& engine) const override {
-    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, engine);
+    check_newton_schulz(name_, {options_.coefficients, options_.ns_form, options_.ns_dtype},
+                        engine);
   }
 
   void check_names(const std::vector<std::string>& names) const override {
@@ -87,7 +93,7 @@ class MuonInstance final : public RuleInstance {
   void refresh(const Rule& rule) override {
     const MuonOptions& o = static_cast<const MuonRule&>(rule).values();
     matrix_ = {o.lr,           o.weight_decay, o.momentum, o.eps,     o.nesterov,
-               o.scale,        o.constraint,   false,      0,         o.ns_steps,
+               o.scale,        o.constraint,   false,      0,         ns_steps_of(o),
                o.coefficients, o.ns_dtype,     o.ns_form,  o.row_beta};
     rest_ = rest_constants(o);
   }

@@ -16,6 +16,7 @@
 #include "optim/option_text.h"
 #include "rode/method.h"
 #include "rode/optim/common.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode {
 
@@ -145,6 +146,28 @@ OptionField<O> integer(std::string key, Integer O::* member, std::int64_t low, s
           }};
 }
 
+// If unset, it follows another option and prints the value that this gives.
+template <class O>
+OptionField<O> optional_integer(std::string key, std::optional<int> O::* member,
+                                int (*fallback)(const O&), int low, int high, std::string help) {
+  const OptionRange range{static_cast<double>(low), static_cast<double>(high), false, false};
+  help += "; " + to_string(range);
+  return {
+      std::move(key),
+      std::move(help),
+      false,
+      [member, fallback](const O& o) { return std::to_string((o.*member).value_or(fallback(o))); },
+      [member, range](O& o, const OptionText& text) {
+        const std::int64_t value = parse_integer(text);
+        check_range(text, static_cast<double>(value), range, "a whole number");
+        o.*member = static_cast<int>(value);
+      },
+      [member, range](const O& o, const OptionText& text) {
+        if (o.*member)
+          check_range(text, static_cast<double>(*(o.*member)), range, "a whole number");
+      }};
+}
+
 template <class O>
 OptionField<O> boolean(std::string key, bool O::* member, const std::string& help) {
   return {std::move(key),
@@ -254,11 +277,22 @@ void append_rest(std::vector<OptionField<O>>& fields) {
   fields.push_back(number("eps_rest", &O::eps_rest, more_than(0), "AdamW's denominator term"));
 }
 
+// The iterations that run.
+template <class O>
+int ns_steps_of(const O& o) {
+  return o.ns_steps.value_or(rules::own_ns_steps(o.coefficients));
+}
+
 template <class O>
 void append_newton_schulz(std::vector<OptionField<O>>& fields) {
-  fields.push_back(integer("ns_steps", &O::ns_steps, 1, 100, "Newton-Schulz iterations"));
-  fields.push_back(choice("coefficients", &O::coefficients, {"jordan", "polar_express", "you"},
-                          "Newton-Schulz polynomials"));
+  fields.push_back(optional_integer(
+      "ns_steps", &O::ns_steps, ns_steps_of<O>, 1, 100,
+      "Newton-Schulz iterations; unless set, 5, and 4 with coefficients = four, which takes no "
+      "other number"));
+  fields.push_back(choice("coefficients", &O::coefficients,
+                          {"jordan", "polar_express", "you", "four"},
+                          "Newton-Schulz polynomials; four: four iterations from a start that is "
+                          "divided by its Schatten-4 norm"));
   fields.push_back(
       choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
              "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; a matrix with a short "

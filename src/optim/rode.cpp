@@ -62,15 +62,17 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
   // A preset's rate belongs to its learned radius; other radius rules have their own default.
   static void complete(RodeOptions& o, const RodeOptions& before, const Settings& settings) {
     if (o.radius != before.radius && !has_key(settings, "lr_rho")) o.lr_rho.reset();
+    complete_newton_schulz(o);
   }
 
   static void cross_check(std::string_view name, const RodeOptions& o) {
-    if (o.reproject != Reproject::final && o.coefficients != Coefficients::jordan) {
+    if (o.reproject == Reproject::every && o.coefficients != Coefficients::jordan) {
       throw Error(ErrorKind::invalid_argument, name,
-                  "option 'coefficients' is not 'jordan', but 'reproject' is not 'final'; other "
-                  "polynomials diverge when the iterate is projected inside the iteration; set "
-                  "reproject=final or coefficients=jordan");
+                  "option 'reproject' = 'every', but 'coefficients' is not 'jordan'; other "
+                  "polynomials diverge when the iterate is projected inside the iteration without "
+                  "a guard; set reproject=guarded, reproject=final or coefficients=jordan");
     }
+    check_ns_steps(name, o.coefficients, ns_steps_of(o));
     if (o.ns_form == NsForm::gram && o.reproject != Reproject::final) {
       throw Error(ErrorKind::invalid_argument, name,
                   "option 'ns_form' = 'gram', but 'reproject' is not 'final'; the Gram form cannot "
@@ -80,7 +82,9 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
   }
 
   void check_engine(const EngineOptions& engine) const override {
-    check_newton_schulz(name_, options_.ns_form, options_.ns_dtype, engine);
+    check_newton_schulz(
+        name_, {options_.coefficients, options_.ns_form, options_.ns_dtype, options_.reproject},
+        engine);
   }
 
   void check_names(const std::vector<std::string>& names) const override {
@@ -120,9 +124,9 @@ class RodeInstance final : public RuleInstance {
   void refresh(const Rule& rule) override {
     const RodeOptions& o = static_cast<const RodeRule&>(rule).values();
     const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
-    matrix_ = {o.lr,           lr_rho,     o.momentum, o.snr_min,   o.floor,       o.eps,
-               o.eps_ns,       o.ns_steps, o.radius,   o.direction, o.conditioner, o.reproject,
-               o.coefficients, o.ns_dtype, o.ns_form,  o.nesterov,  o.snr,         o.row_beta};
+    matrix_ = {o.lr,           lr_rho,         o.momentum, o.snr_min,   o.floor,       o.eps,
+               o.eps_ns,       ns_steps_of(o), o.radius,   o.direction, o.conditioner, o.reproject,
+               o.coefficients, o.ns_dtype,     o.ns_form,  o.nesterov,  o.snr,         o.row_beta};
     rest_ = rest_constants(o);
   }
 

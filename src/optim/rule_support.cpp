@@ -138,15 +138,37 @@ std::string slow_average_advice(std::string_view rule, const StorageOptions& sto
   return {};
 }
 
-void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype,
+void check_ns_steps(std::string_view rule, Coefficients set, int steps) {
+  if (set != Coefficients::four || steps == rules::own_ns_steps(set)) return;
+  throw Error(ErrorKind::invalid_argument, rule,
+              fmt::format("option 'ns_steps' = {} with coefficients = 'four', whose four "
+                          "polynomials were fitted together; leave ns_steps unset, set ns_steps=4, "
+                          "or choose coefficients=jordan, polar_express or you",
+                          steps));
+}
+
+void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine) {
+  const auto [set, form, dtype, reproject] = options;
   if (form == NsForm::gram && !engine.batched) {
     throw Error(ErrorKind::unsupported, rule,
                 "option 'ns_form' = 'gram' with one matrix after the other (batched = false, "
                 "--loop); without batches there is the standard form only; set ns_form=auto or "
                 "ns_form=standard, or leave batches on");
   }
-  if (engine.device == Device::cuda) return;
+  if (engine.device == Device::cuda) {
+    const bool guarded = set != Coefficients::jordan && reproject == Reproject::guarded;
+    if (set != Coefficients::four && !guarded) return;
+    throw Error(ErrorKind::unsupported, rule,
+                fmt::format("option 'coefficients' = '{}'{} on CUDA, whose kernels have the "
+                            "published start and guard only; set coefficients=jordan{}, or step on "
+                            "the CPU",
+                            set == Coefficients::four            ? "four"
+                            : set == Coefficients::polar_express ? "polar_express"
+                                                                 : "you",
+                            guarded ? " with reproject = 'guarded'" : "",
+                            set == Coefficients::four ? "" : " or reproject=final"));
+  }
   if (form == NsForm::gram && dtype == NsDType::bf16) {
     throw Error(ErrorKind::invalid_argument, rule,
                 "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "

@@ -14,6 +14,8 @@
 #include "optim/presets.h"
 #include "optim/rule.h"
 #include "optim/splits.h"
+#include "rode/optim/rode.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace rode {
 
@@ -137,9 +139,27 @@ rules::AdamW::Constants rest_constants(const Options& o) {
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 
+// A number of iterations that is the coefficient set's own counts as unset: what options print as
+// text then reads back as the same options, and changing the set changes the number.
+template <class Options>
+void complete_newton_schulz(Options& o) {
+  if (o.ns_steps == rules::own_ns_steps(o.coefficients)) o.ns_steps.reset();
+}
+
+// Throws where the set of four is asked for another number of iterations.
+void check_ns_steps(std::string_view rule, Coefficients set, int steps);
+
+// The options of Newton-Schulz that depend on the engine; `reproject` is RODE's, final elsewhere.
+struct NewtonSchulzOptions {
+  Coefficients coefficients;
+  NsForm form;
+  NsDType dtype;
+  Reproject reproject = Reproject::final;
+};
+
 // The Gram form needs symmetric products, so batches. The CPU has no fp16 products, and iterates
-// the Gram form only in fp32.
-void check_newton_schulz(std::string_view rule, NsForm form, NsDType dtype,
+// the Gram form only in fp32. CUDA has the published start and guard only.
+void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine);
 
 }  // namespace rode

@@ -20,10 +20,10 @@ State mars_m_state(const Settings& settings, const Treatment& treatment, const T
 void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,
                  Tensor& parameter, const Tensor& gradient, State& state) {
   const double beta = number(settings, "momentum"), gamma = number(settings, "gamma");
-  const std::int64_t steps = integer(settings, "ns_steps", 0);
   const double eps = number_or(settings, "eps", 1e-7);
   const std::string set =
       settings.contains("coefficients") ? coefficient_set(settings) : std::string("jordan");
+  const std::int64_t steps = iterations(settings, set);
   const double correction = gamma * beta / (1.0 - beta);
 
   Tensor& momentum = entry(state, "momentum", parameter.data.size());

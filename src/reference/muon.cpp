@@ -42,8 +42,8 @@ void muon_step(const Settings& settings, const Treatment& treatment, Rates rates
                const Tensor& gradient, State& state) {
   const double mu = number(settings, "momentum"), eps = number(settings, "eps");
   const bool nesterov = flag(settings, "nesterov");
-  const std::int64_t steps = integer(settings, "ns_steps", 0);
   const std::string set = coefficient_set(settings), constraint = constraint_of(settings);
+  const std::int64_t steps = iterations(settings, set);
   const std::string scale_name = choice(settings, "scale", {"original", "rms"});
 
   std::vector<Matrix> weights = split(parameter, treatment);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "reference/settings.h"
@@ -22,9 +23,26 @@ Quintic quintic(const std::string& coefficients, std::int64_t k) {
                                                      {3.89167, -2.77248, 0.50606},
                                                      {3.28575, -2.36813, 0.46449},
                                                      {2.34654, -1.70978, 0.42324}};
+  static const std::vector<Quintic> four = {{8.05794, -22.05219, 15.54071},
+                                            {3.92635, -2.75379, 0.49735},
+                                            {3.45447, -2.48755, 0.47751},
+                                            {2.51153, -1.85245, 0.43883}};
   const std::vector<Quintic>& set = coefficients == "jordan" ? jordan
                                     : coefficients == "you"  ? you
+                                    : coefficients == "four" ? four
                                                              : polar_express;
+  return set[std::min(static_cast<std::size_t>(k), set.size() - 1)];
+}
+
+Range range(const std::string& coefficients, std::int64_t k) {
+  static const std::map<std::string, std::vector<Range>> table = {
+      {"jordan", {{1.25, 1.2024}}},
+      {"you",
+       {{1.3207, 1.2732}, {1.3182, 1.2700}, {1.3130, 1.2473}, {1.2543, 1.1468}, {1.2121, 1.1451}}},
+      {"polar_express",
+       {{1.02, 1.9917}, {2.0316, 1.9664}, {2.0063, 1.8693}, {1.9092, 1.5756}, {1.5836, 1.1412}}},
+      {"four", {{1.02, 1.9754}, {2.0148, 1.9013}, {1.9393, 1.6548}, {1.6547, 1.2070}}}};
+  const std::vector<Range>& set = table.at(coefficients);
   return set[std::min(static_cast<std::size_t>(k), set.size() - 1)];
 }
 
@@ -33,7 +51,21 @@ double margin(const std::string& coefficients) {
 }
 
 std::string coefficient_set(const Settings& settings) {
-  return choice(settings, "coefficients", {"jordan", "polar_express", "you"});
+  return choice(settings, "coefficients", {"jordan", "polar_express", "you", "four"});
+}
+
+std::int64_t iterations(const Settings& settings, const std::string& coefficients) {
+  const std::int64_t steps = integer(settings, "ns_steps", 0);
+  if (coefficients == "four" && steps != 4)
+    refuse("ns_steps", std::to_string(steps), "4 where coefficients is four");
+  return steps;
+}
+
+Matrix scaled_start(const Matrix& x, const std::string& coefficients) {
+  if (coefficients != "four") return x;
+  const Matrix gram = x.rows < x.cols ? multiply(x, transpose(x)) : multiply(transpose(x), x);
+  const double least = std::pow(static_cast<double>(gram.rows), -0.25);
+  return scale(1.0 / std::max(std::sqrt(norm(gram)), least), x);
 }
 
 Matrix newton_schulz_step(const Matrix& x, const Quintic& p) {
@@ -46,6 +78,7 @@ Matrix newton_schulz_step(const Matrix& x, const Quintic& p) {
 }
 
 Matrix newton_schulz(Matrix x, const std::string& coefficients, std::int64_t steps) {
+  x = scaled_start(x, coefficients);
   for (std::int64_t k = 0; k < steps; ++k) x = newton_schulz_step(x, quintic(coefficients, k));
   return x;
 }

@@ -27,19 +27,19 @@ Options read(const Settings& settings, double multiplier) {
   o.floor = number(settings, "floor");
   o.eps = number(settings, "eps");
   o.eps_ns = number(settings, "eps_ns");
-  o.ns_steps = integer(settings, "ns_steps", 0);
   o.radius = choice(settings, "radius", {"learned", "adaptive", "fixed"});
   o.direction = choice(settings, "direction", {"geodesic", "retraction", "fixed"});
   o.conditioner = choice(settings, "conditioner", {"newton_schulz", "none"});
   o.coefficients = coefficient_set(settings);
+  o.ns_steps = iterations(settings, o.coefficients);
   o.reproject = choice(settings, "reproject", {"guarded", "every", "final"});
   o.snr = flag(settings, "snr");
   o.snr_min = o.snr ? number(settings, "snr_min") : 0.0;
   o.nesterov = flag(settings, "nesterov");
   o.rows = normalizes_rows(settings);
   o.row_beta = o.rows ? number(settings, "row_beta") : 0.0;
-  if (o.coefficients != "jordan" && o.reproject != "final")
-    refuse("coefficients", o.coefficients, "jordan unless reproject is final");
+  if (o.coefficients != "jordan" && o.reproject == "every")
+    refuse("coefficients", o.coefficients, "jordan where reproject is every");
   return o;
 }
 
@@ -56,17 +56,19 @@ Matrix project(const Matrix& x, const Matrix& u) { return combine(1.0, x, -inner
 Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
   Matrix x = scale(1.0 / norm(start), start);
   if (o.conditioner == "none") return x;
-  x = scale(1.0 / margin(o.coefficients), x);
+  x = scaled_start(scale(1.0 / margin(o.coefficients), x), o.coefficients);
   for (std::int64_t k = 0; k < o.ns_steps; ++k) {
     x = newton_schulz_step(x, quintic(o.coefficients, k));
     const bool last = k + 1 == o.ns_steps;
     if (o.reproject == "final" && !last) continue;
     const double t = inner(x, u);
     x = combine(1.0, x, -t, u);
-    // The quintic maps every singular value up to 1.25 below 1.2024; subtracting t U can add |t| to
-    // it. Once it is back below 1.25, the next step is safe again.
-    if (o.reproject == "guarded" && !last)
-      x = scale(std::min(1.0, 1.25 / (1.2024 + std::abs(t))), x);
+    // The quintic maps the singular values of its range to at most range.output; subtracting t U
+    // can add |t| to one. Once all are back in the range of the next step, that step is safe again.
+    if (o.reproject == "guarded" && !last) {
+      const double most = range(o.coefficients, k).output + std::abs(t);
+      x = scale(std::min(1.0, range(o.coefficients, k + 1).input / most), x);
+    }
   }
   return x;
 }

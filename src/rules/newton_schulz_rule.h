@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Newton-Schulz polynomials, the guard that keeps RODE's iteration bounded, and the order of
-// the iterations.
+// The Newton-Schulz polynomials, their start, the guard that keeps RODE's iteration bounded, and
+// the order of the iterations.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "rode/optim/common.h"
@@ -14,6 +15,10 @@ namespace rode::rules {
 struct NsTriple {
   double a, b, c;
 };
+
+// How many iterations a set takes where none are asked for. That of four takes no other number: its
+// polynomials were fitted together.
+constexpr int own_ns_steps(Coefficients set) { return set == Coefficients::four ? 4 : 5; }
 
 // Iteration k of a coefficient set; past the last triple of a set the last one repeats.
 RODE_HOST_DEVICE inline NsTriple ns_triple(Coefficients set, int k) {
@@ -28,18 +33,40 @@ RODE_HOST_DEVICE inline NsTriple ns_triple(Coefficients set, int k) {
                                {3.7418, -5.5913, 2.3037},
                                {2.8769, -3.1427, 1.2046},
                                {2.8366, -3.0525, 1.2012}};
+  constexpr NsTriple four[4] = {{8.05794, -22.05219, 15.54071},
+                                {3.92635, -2.75379, 0.49735},
+                                {3.45447, -2.48755, 0.47751},
+                                {2.51153, -1.85245, 0.43883}};
   const int last = k < 4 ? k : 4;
   switch (set) {
     case Coefficients::polar_express: return polar_express[last];
     case Coefficients::you: return you[last];
+    case Coefficients::four: return four[k < 3 ? k : 3];
     case Coefficients::jordan: break;
   }
   return jordan;
 }
 
-// The start is divided by margin * norm: Polar Express needs singular values below 1/1.02.
+// The start is divided by margin * norm: Polar Express needs singular values below 1/1.02. The set
+// of four takes them up to 1.02 and needs no margin.
 RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
   return set == Coefficients::polar_express ? 1.02 : 1.0;
+}
+
+// Whether the start is divided by its Schatten-4 norm as well, sqrt(||G||_F) for G = X_0^T X_0: at
+// least its largest singular value, and much less than ||X_0||_F where many are alike.
+constexpr bool schatten_start(Coefficients set) { return set == Coefficients::four; }
+
+// The factor of that division, from ||G||_F^2 and the short side n. A start of norm 1 has
+// ||G||_F^2 >= 1/n: the bound acts only where Muon's eps keeps a start short, which then stays so.
+RODE_HOST_DEVICE inline double schatten_scale(double gram_squares, double n) {
+  return 1 / std::sqrt(std::sqrt(gram_squares * n > 1 ? gram_squares : 1 / n));
+}
+
+// The polynomial of s x: the factor of a start joins its first iteration.
+RODE_HOST_DEVICE inline NsTriple of_scaled(const NsTriple& p, double s) {
+  const double s3 = s * s * s;
+  return {s * p.a, s3 * p.b, s3 * s * s * p.c};
 }
 
 // Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies the
@@ -47,7 +74,12 @@ RODE_HOST_DEVICE inline double ns_margin(Coefficients set) {
 // 67 for the others. With these segments the result is as close to the exact one as the
 // standard form's (docs/numerics.md has the measurements).
 inline int gram_segment(Coefficients set, int k) {
-  if (set == Coefficients::jordan) return 3;
+  switch (set) {
+    case Coefficients::jordan: return 3;
+    case Coefficients::four: return 2;
+    case Coefficients::polar_express:
+    case Coefficients::you: break;
+  }
   return k == 0 ? 1 : 2;
 }
 
@@ -55,13 +87,59 @@ inline int gram_segment(Coefficients set, int k) {
 // does not average out.
 inline bool half_pays(std::int64_t short_side) { return short_side >= 64; }
 
-// The paper's quintic stays below 1.2024 on [0, 1.25] and has an unstable fixed point at
-// 1.2637. Subtracting t U moves a singular value by at most |t| (||U||_2 <= ||U||_F = 1),
-// so scaling by this factor keeps every one <= 1.25: no iteration can leave the basin.
-RODE_HOST_DEVICE inline double guard_factor(double t) {
-  const double bound = 1.2024 + (t < 0 ? -t : t);
-  return bound > 1.25 ? 1.25 / bound : 1.0;
+// Iteration k maps [0, input] into [0, output]. Beyond `input` its polynomial grows without bound
+// (docs/numerics.md says how the numbers were found, tests/unit/ns_rule_test.cpp checks them).
+struct NsRange {
+  double input, output;
+};
+
+RODE_HOST_DEVICE inline NsRange ns_range(Coefficients set, int k) {
+  constexpr NsRange jordan{1.25, 1.2024};
+  constexpr NsRange polar_express[5] = {
+      {1.02, 1.9917}, {2.0316, 1.9664}, {2.0063, 1.8693}, {1.9092, 1.5756}, {1.5836, 1.1412}};
+  constexpr NsRange you[5] = {
+      {1.3207, 1.2732}, {1.3182, 1.2700}, {1.3130, 1.2473}, {1.2543, 1.1468}, {1.2121, 1.1451}};
+  constexpr NsRange four[4] = {
+      {1.02, 1.9754}, {2.0148, 1.9013}, {1.9393, 1.6548}, {1.6547, 1.2070}};
+  const int last = k < 4 ? k : 4;
+  switch (set) {
+    case Coefficients::polar_express: return polar_express[last];
+    case Coefficients::you: return you[last];
+    case Coefficients::four: return four[k < 3 ? k : 3];
+    case Coefficients::jordan: break;
+  }
+  return jordan;
 }
+
+// By how much rounded operands may raise a singular value above what the polynomial makes of it:
+// a unit in the last place. The published polynomial keeps its guard: 1.25 is 1.1 % below where it
+// begins to diverge.
+RODE_HOST_DEVICE inline double guard_margin(Coefficients set, NsDType dtype) {
+  if (set == Coefficients::jordan) return 0;
+  return dtype == NsDType::bf16 ? 0x1p-8 : dtype == NsDType::fp16 ? 0x1p-11 : 0;
+}
+
+// What the guard after iteration k brings every singular value below, and what it may be before the
+// projection. Before the last of all `steps` there is no margin: what enters it a little beyond its
+// range leaves it a little beyond its output, and nothing follows.
+struct NsGuard {
+  double next_input, output;
+};
+
+RODE_HOST_DEVICE inline NsGuard ns_guard(Coefficients set, int k, int steps, NsDType dtype) {
+  const double margin = k + 2 < steps ? guard_margin(set, dtype) : 0;
+  return {ns_range(set, k + 1).input / (1 + margin), ns_range(set, k).output};
+}
+
+// Subtracting t U moves a singular value by at most |t| (||U||_2 <= ||U||_F = 1), so scaling by
+// this factor keeps every one within the next iteration's range: none can leave the basin.
+RODE_HOST_DEVICE inline double guard_factor(const NsGuard& guard, double t) {
+  const double bound = guard.output + (t < 0 ? -t : t);
+  return bound > guard.next_input ? guard.next_input / bound : 1.0;
+}
+
+// That of the published polynomial, the only one that CUDA's kernels have.
+RODE_HOST_DEVICE inline double guard_factor(double t) { return guard_factor({1.25, 1.2024}, t); }
 
 // An element of the reprojected iterate, t_w = t / rho.
 RODE_HOST_DEVICE inline float ns_project(float x, float w, float t_w, float factor) {
@@ -69,22 +147,31 @@ RODE_HOST_DEVICE inline float ns_project(float x, float w, float t_w, float fact
 }
 
 // The iterations in their order, on the host; CUDA's plan has the same order. Form has
+//   void gram(int k)                          G = X^T X, where iteration k needs it from X
+//   double gram_squares()                     ||G||_F^2 of the first one
 //   void advance(int k, const NsTriple& c)    X <- a X + b X^3 + c X^5
 //   double along(const Sphere&)               t = <X,U>
 //   void project(const Sphere&, double t, double factor)    X <- factor (X - t U)
 //   void keep(bool last)                      instead of project: X stays as it is
 // Without a sphere nothing is projected. The last iterate never is: that joins the write-back.
+// `short_side` is X's, `dtype` that of the products' operands.
 template <class Sphere, class Form>
-void run_iterations(Coefficients set, int steps, bool guarded, const Sphere* sphere, Form& form) {
+void run_iterations(Coefficients set, int steps, std::int64_t short_side, NsDType dtype,
+                    bool guarded, const Sphere* sphere, Form& form) {
   for (int k = 0; k < steps; ++k) {
-    form.advance(k, ns_triple(set, k));
+    form.gram(k);
+    NsTriple p = ns_triple(set, k);
+    if (k == 0 && schatten_start(set)) {
+      p = of_scaled(p, schatten_scale(form.gram_squares(), static_cast<double>(short_side)));
+    }
+    form.advance(k, p);
     const bool last = k + 1 == steps;
     if (last || sphere == nullptr) {
       form.keep(last);
       continue;
     }
     const double t = form.along(*sphere);
-    form.project(*sphere, t, guarded ? guard_factor(t) : 1.0);
+    form.project(*sphere, t, guarded ? guard_factor(ns_guard(set, k, steps, dtype), t) : 1.0);
   }
 }
 

@@ -8,6 +8,8 @@
 
 #include "api/options_support.h"
 #include "api/support.h"
+#include "optim/rule.h"
+#include "rode/optimizer.h"
 
 namespace rode {
 namespace {
@@ -104,13 +106,14 @@ TEST(OptionsRefused, UnknownNamesAreRefusedWithTheNearest) {
 }
 
 TEST(OptionsRefused, CombinationsThatCannotWorkAreRefused) {
-  for (const char* set : {"polar_express", "you"}) {
-    for (const char* reproject : {"guarded", "every"}) {
-      expect_error(
-          [&] { Method::by_name("rode", {{"coefficients", set}, {"reproject", reproject}}); },
-          ErrorKind::invalid_argument, {"[rode]", "coefficients", "reproject=final"});
+  for (const char* set : {"polar_express", "you", "four"}) {
+    expect_error([&] { Method::by_name("rode", {{"coefficients", set}, {"reproject", "every"}}); },
+                 ErrorKind::invalid_argument,
+                 {"[rode]", "'reproject' = 'every'", "diverge", "reproject=guarded",
+                  "reproject=final", "coefficients=jordan"});
+    for (const char* safe : {"guarded", "final"}) {
+      EXPECT_NO_THROW(Method::by_name("rode", {{"coefficients", set}, {"reproject", safe}}));
     }
-    EXPECT_NO_THROW(Method::by_name("rode", {{"coefficients", set}, {"reproject", "final"}}));
     EXPECT_NO_THROW(Method::by_name("muon", {{"coefficients", set}}));
   }
   expect_error([] { Method(RodeOptions{.ns_form = NsForm::gram}); }, ErrorKind::invalid_argument,
@@ -120,6 +123,46 @@ TEST(OptionsRefused, CombinationsThatCannotWorkAreRefused) {
       ErrorKind::invalid_argument, {"'weight_decay' = 0.1", "hyperball"});
   expect_error([] { Method(SoapOptions{.storage = {.state_dtype = StateDType::bf16}}); },
                ErrorKind::unsupported, {"[soap]", "'state_dtype' = 'bf16'"});
+}
+
+TEST(OptionsRefused, FourTakesFourIterationsAndNoOtherNumber) {
+  const std::string remedy = "ns_steps=4";
+  for (const char* name : {"rode", "rode-snr", "muon", "muon-rms", "mars-m"}) {
+    for (const char* steps : {"3", "5", "8"}) {
+      expect_error([&] { Method::by_name(name, {{"coefficients", "four"}, {"ns_steps", steps}}); },
+                   ErrorKind::invalid_argument,
+                   {std::string("[") + name + "]", std::string("'ns_steps' = ") + steps, remedy});
+    }
+    const Method given = Method::by_name(name, {{"ns_steps", "6"}});
+    expect_error([&] { given.with({{"coefficients", "four"}}); }, ErrorKind::invalid_argument,
+                 {"'ns_steps' = 6", remedy});
+  }
+  expect_error([] { Method(RodeOptions{.ns_steps = 5, .coefficients = Coefficients::four}); },
+               ErrorKind::invalid_argument, {"'ns_steps' = 5", remedy});
+  expect_error([] { Method(MuonOptions{.ns_steps = 5, .coefficients = Coefficients::four}); },
+               ErrorKind::invalid_argument, {"'ns_steps' = 5", remedy});
+  expect_error([] { Method(MarsMOptions{.ns_steps = 5, .coefficients = Coefficients::four}); },
+               ErrorKind::invalid_argument, {"'ns_steps' = 5", remedy});
+}
+
+// By the check that construction begins with: no device needed.
+TEST(OptionsRefused, CudaHasThePublishedStartAndGuardOnly) {
+  const EngineOptions cuda{.device = Device::cuda};
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    const Method four = Method::by_name(name, {{"coefficients", "four"}});
+    expect_error([&] { four.rule()->check_engine(cuda); }, ErrorKind::unsupported,
+                 {std::string("[") + name + "]", "'coefficients' = 'four'", "CUDA",
+                  "coefficients=jordan", "the CPU"});
+    EXPECT_NO_THROW(four.rule()->check_engine({}));
+    EXPECT_NO_THROW(Method::by_name(name).rule()->check_engine(cuda));
+  }
+  for (const char* set : {"polar_express", "you"}) {
+    const Method guarded = Method::by_name("rode", {{"coefficients", set}});
+    expect_error([&] { guarded.rule()->check_engine(cuda); }, ErrorKind::unsupported,
+                 {std::string("'coefficients' = '") + set + "'", "'guarded'", "reproject=final"});
+    EXPECT_NO_THROW(guarded.with({{"reproject", "final"}}).rule()->check_engine(cuda));
+    EXPECT_NO_THROW(Method::by_name("muon", {{"coefficients", set}}).rule()->check_engine(cuda));
+  }
 }
 
 TEST(OptionsRefused, WhatWouldBeIgnoredIsRefusedInstead) {

@@ -271,6 +271,26 @@ TEST(Options, AnAdaptiveRadiusStartsFromItsOwnRateUnlessOneIsGiven) {
   EXPECT_EQ(values(Method::by_name("rode-snr", {{"radius", "fixed"}})).at("lr_rho"), "0");
 }
 
+TEST(Options, IterationsFollowTheCoefficientsUnlessTheyAreGiven) {
+  const auto steps = [](const Method& method) { return values(method).at("ns_steps"); };
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    const Method four = Method::by_name(name, {{"coefficients", "four"}});
+    EXPECT_EQ(steps(four), "4");
+    EXPECT_EQ(steps(four.with({{"ns_steps", "4"}})), "4");
+    // What it prints reads back, and the number still follows the set.
+    const Method read = Method::by_name(name, settings_of(four));
+    EXPECT_EQ(steps(read), "4");
+    EXPECT_EQ(steps(read.with({{"coefficients", "jordan"}})), "5");
+    const Method plain = Method::by_name(name, settings_of(Method::by_name(name)));
+    EXPECT_EQ(steps(plain.with({{"coefficients", "four"}})), "4");
+    EXPECT_EQ(steps(Method::by_name(name, {{"ns_steps", "4"}, {"coefficients", "you"}})), "4");
+  }
+  EXPECT_EQ(steps(RodeOptions{.coefficients = Coefficients::four}), "4");
+  EXPECT_EQ(steps(MuonOptions{.coefficients = Coefficients::four}), "4");
+  EXPECT_EQ(steps(MarsMOptions{.coefficients = Coefficients::four}), "4");
+  EXPECT_EQ(steps(RodeOptions{.ns_steps = 7}), "7");
+}
+
 TEST(Options, NamingThePresetsOwnRadiusLeavesItsRateAlone) {
   EXPECT_EQ(values(Method::by_name("rode-snr", {{"radius", "learned"}})).at("lr_rho"), "3.698e-05");
 }

@@ -173,8 +173,9 @@ def test_bad_option_values_are_named(rode, optimizer, key, value):
 @pytest.mark.parametrize(
     "options",
     [
-        {"coefficients": "polar_express"},
+        {"coefficients": "polar_express", "reproject": "every"},
         {"coefficients": "you", "reproject": "every"},
+        {"coefficients": "four", "reproject": "every"},
         {"ns_form": "gram"},
     ],
     ids=str,
@@ -182,6 +183,16 @@ def test_bad_option_values_are_named(rode, optimizer, key, value):
 def test_rode_refuses_combinations_that_diverge_or_are_not_exact(rode, options):
     done, _ = rode.try_step("rode", tensors_of(two_matrices()), options=options)
     refused(done, USAGE, "reproject")
+
+
+@pytest.mark.parametrize("optimizer", ["rode", "muon", "mars-m"])
+def test_four_takes_no_other_number_of_steps(rode, optimizer):
+    options = {"coefficients": "four", "ns_steps": "5"}
+    done, _ = rode.try_step(optimizer, tensors_of(two_matrices()), options=options)
+    refused(done, USAGE, "'ns_steps' = 5", "ns_steps=4")
+    # In either order, and unset.
+    for given in ({"ns_steps": "4", "coefficients": "four"}, {"coefficients": "four"}):
+        rode.step(optimizer, tensors_of(two_matrices()), options=given)
 
 
 def test_a_set_without_equals_sign_is_wrong_usage(rode):

@@ -133,6 +133,7 @@ std::vector<std::string> fuzz_seeds() {
     seeds.push_back(whole);
   }
   seeds.emplace_back("rode\nradius=adaptive\nreproject=final\ncoefficients=you\nns_form=gram");
+  seeds.emplace_back("muon\ncoefficients=four\nns_steps=4");
   seeds.emplace_back("rode\nsplits=*.c_attn.weight=3,h.?.qkv=768+256+256");
   seeds.emplace_back("muon\n*.weight=h.0.weight\nh.?.*=h.0.c_attn.weight\nwte=lm_head");
   return seeds;

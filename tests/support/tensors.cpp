@@ -96,18 +96,23 @@ std::int64_t cols_of(const Extents& shape) {
   return static_cast<std::int64_t>(count_of(shape)) / rows_of(shape);
 }
 
-Values harmonic(Gaussian& gaussian, const Extents& shape, std::int64_t rank) {
+Values decaying(Gaussian& gaussian, const Extents& shape, std::int64_t terms,
+                const std::function<double(std::int64_t)>& value) {
   const std::int64_t rows = rows_of(shape), cols = cols_of(shape);
-  const std::int64_t terms = std::min({rows, cols, rank});
   const auto left = orthonormal(gaussian, rows, terms), right = orthonormal(gaussian, cols, terms);
   std::vector<double> total(count_of(shape), 0.0);
   for (std::size_t k = 0; k < left.size(); ++k) {
-    const double value = 1.0 / static_cast<double>(k + 1);
+    const double size = value(static_cast<std::int64_t>(k));
     auto out = total.begin();
     for (const double u : left[k])
-      for (const double v : right[k]) *out++ += value * u * v;
+      for (const double v : right[k]) *out++ += size * u * v;
   }
   return {total.begin(), total.end()};
+}
+
+Values harmonic(Gaussian& gaussian, const Extents& shape, std::int64_t rank) {
+  return decaying(gaussian, shape, std::min({rows_of(shape), cols_of(shape), rank}),
+                  [](std::int64_t k) { return 1.0 / static_cast<double>(k + 1); });
 }
 
 Correlated correlated(std::uint64_t seed, const Extents& shape, std::size_t steps,

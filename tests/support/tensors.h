@@ -50,6 +50,10 @@ Values unit(std::span<const float> a);
 std::int64_t rows_of(const Extents& shape);
 std::int64_t cols_of(const Extents& shape);
 
+// Singular values value(k) for k = 0, ..., terms - 1, terms at most the short side; zero beyond.
+Values decaying(Gaussian& gaussian, const Extents& shape, std::int64_t terms,
+                const std::function<double(std::int64_t)>& value);
+
 // Singular values 1/k for k = 1, ..., min(rank, short side), zero beyond: typical of momenta in
 // training.
 Values harmonic(Gaussian& gaussian, const Extents& shape, std::int64_t rank);

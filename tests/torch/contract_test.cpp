@@ -192,7 +192,13 @@ TEST(Options, ChangeBetweenSteps) {
   optimizer.step();
   EXPECT_EQ(optimizer.engine().method().get_if<rode::RodeOptions>()->ns_steps, 3);
   EXPECT_EQ(optimizer.state_tensor(p[0], "momentum").data_ptr(), momentum.data_ptr());
-  EXPECT_EQ(optimizer.steps_done(), 3);
+  optimizer.options().coefficients = rode::Coefficients::four;  // has four iterations of its own
+  EXPECT_TRUE(holds(error_of([&] { optimizer.step(); }), "ns_steps=4"));
+  optimizer.options().ns_steps.reset();
+  optimizer.step();
+  EXPECT_EQ(optimizer.engine().method().get_if<rode::RodeOptions>()->coefficients,
+            rode::Coefficients::four);
+  EXPECT_EQ(optimizer.steps_done(), 4);
 }
 
 TEST(Options, OfAMultiplierStayAsTheyWereSet) {

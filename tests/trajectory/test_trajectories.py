@@ -36,6 +36,14 @@ RODE_VARIANTS = [
     {"reproject": "final", "coefficients": "you"},
     {"reproject": "final", "coefficients": "polar_express"},
     {"reproject": "final", "coefficients": "polar_express", "ns_steps": 7},
+    {"coefficients": "you"},
+    {"coefficients": "polar_express"},
+    {"coefficients": "polar_express", "ns_steps": 7},
+    {"coefficients": "four"},
+    {"coefficients": "four", "nesterov": True, "ns_steps": 4},
+    {"coefficients": "four", "reproject": "final"},
+    {"coefficients": "four", "reproject": "final", "ns_form": "gram"},
+    {"coefficients": "four", "normalize": "rows"},
     {"nesterov": True},
     {"nesterov": True, "snr": True},
     {"splits": "w=2"},
@@ -53,6 +61,9 @@ MUON_VARIANTS = [
     {"coefficients": "polar_express"},
     {"coefficients": "jordan", "ns_form": "gram"},
     {"coefficients": "you", "ns_form": "standard", "ns_steps": 6},
+    {"coefficients": "four"},
+    {"coefficients": "four", "ns_form": "gram", "constraint": "normproj"},
+    {"coefficients": "four", "ns_form": "standard", "normalize": "rows"},
     {"splits": "w=4"},
     {"splits": "*=8+24", "constraint": "normproj"},
     {"normalize": "rows", "scale": "rms"},
@@ -169,18 +180,22 @@ def test_normalized_rows_of_uneven_gradients(rode, optimizer):
 
 @pytest.mark.parametrize("grad_scale", [1e-3, 1.0])
 @pytest.mark.parametrize(
-    "options", [{}, {"coefficients": "you"}, {"coefficients": "polar_express"}], ids=str
+    "options",
+    [{}, {"coefficients": "you"}, {"coefficients": "polar_express"}, {"coefficients": "four"}],
+    ids=str,
 )
 def test_mars_clips_only_large_corrections(rode, options, grad_scale):
     check(rode, "mars-m", problem((48, 20), 20, grad_scale=grad_scale), options)
 
 
+@pytest.mark.parametrize("coefficients", ["jordan", "polar_express", "you", "four"])
 @pytest.mark.parametrize("reproject", ["guarded", "final"])
-def test_rode_follows_the_oracle_where_the_guard_acts(rode, reproject):
+def test_rode_follows_the_oracle_where_the_guard_acts(rode, reproject, coefficients):
     p = aligned((48, 16), 5)
-    trajectory = follow("rode", p, {"reproject": "guarded"})
+    options = {"reproject": "guarded", "coefficients": coefficients}
+    trajectory = follow("rode", p, options)
     assert trajectory.rule.max_t > 0.1
-    check(rode, "rode", p, {"reproject": reproject})
+    check(rode, "rode", p, {**options, "reproject": reproject})
 
 
 @pytest.mark.parametrize("steps", [1, 2, 20])
@@ -254,9 +269,13 @@ def test_muon_follows_pytorch(rode, optimizer, adjust, spectrum):
     [
         ("rode", {}),
         ("rode", {"reproject": "final"}),
+        ("rode", {"coefficients": "four"}),
+        ("rode", {"coefficients": "polar_express"}),
         ("muon", {}),
+        ("muon", {"coefficients": "four"}),
         ("muon-rms", {}),
         ("mars-m", {}),
+        ("mars-m", {"coefficients": "four"}),
     ],
     ids=str,
 )

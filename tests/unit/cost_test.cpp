@@ -20,6 +20,13 @@ TEST(Cost, GramFormOfFiveIterationsIsWhatTheDocumentationSays) {
   }
 }
 
+TEST(Cost, FourIterationsCostFourFifths) {
+  for (const double r : kRatios) {
+    EXPECT_DOUBLE_EQ(rules::standard_form_cost(r, 4), 12 * r + 4);
+    EXPECT_DOUBLE_EQ(rules::gram_form_cost(r, Coefficients::four, 4, 1), 6 * r + 10);
+  }
+}
+
 TEST(Cost, OneIterationCostsTheSameInBothForms) {
   for (const double r : kRatios) {
     for (const Coefficients set : {Coefficients::jordan, Coefficients::you}) {
@@ -49,6 +56,8 @@ TEST(Cost, TheFormOnTheCpuFollowsTheNumberOfIterations) {
   EXPECT_EQ(form_of(100, 154, 5, Coefficients::jordan), NsForm::gram);
   EXPECT_EQ(form_of(173, 100, 5, Coefficients::you), NsForm::standard);
   EXPECT_EQ(form_of(175, 100, 5, Coefficients::you), NsForm::gram);
+  EXPECT_EQ(form_of(160, 100, 4, Coefficients::four), NsForm::standard);
+  EXPECT_EQ(form_of(100, 162, 4, Coefficients::four), NsForm::gram);
   // One: it saves nothing, however long the matrix.
   EXPECT_EQ(form_of(800, 100, 1, Coefficients::jordan), NsForm::standard);
   // Two: later than five. Many: sooner.

@@ -248,12 +248,23 @@ TEST(ReferenceRodeReprojection, GuardedIsThePublishedIterationWhileTheFactorIsOn
   EXPECT_LT(distance(last.w.data, every.w.data), 0.05 * distance(start.data, every.w.data));
 }
 
-TEST(ReferenceRodeReprojection, OtherCoefficientsNeedFinal) {
+TEST(ReferenceRodeReprojection, OtherCoefficientsNeedAGuardOrFinal) {
   const Tensor w{{2, 2}, {1, 2, 3, 4}};
-  for (const char* set : {"you", "polar_express"}) {
-    EXPECT_THROW(initial_state("rode", rode_settings({{"coefficients", set}}), {}, w), Error);
-    EXPECT_NO_THROW(initial_state(
-        "rode", rode_settings({{"coefficients", set}, {"reproject", "final"}}), {}, w));
+  for (const std::string set : {"you", "polar_express", "four"}) {
+    const std::string steps = set == "four" ? "4" : "5", wrong = "3";
+    const auto state = [&](const std::string& reproject, const std::string& count) {
+      return initial_state(
+          "rode",
+          rode_settings({{"coefficients", set}, {"reproject", reproject}, {"ns_steps", count}}), {},
+          w);
+    };
+    EXPECT_THROW(state("every", steps), Error);
+    for (const char* safe : {"guarded", "final"}) {
+      EXPECT_NO_THROW(state(safe, steps));
+      if (set == "four") {
+        EXPECT_THROW(state(safe, wrong), Error);
+      }
+    }
   }
 }
 

@@ -12,6 +12,7 @@ enum class Coefficients {
   jordan,         // (3.4445, -4.7750, 2.0315) every step: the paper's
   polar_express,  // five triples that converge, start divided by 1.02
   you,            // five triples tuned jointly
+  four,           // four triples, start divided by its Schatten-4 norm too; ns_steps is then 4
 };
 
 // Operand type of the Newton-Schulz products; accumulation is always fp32.

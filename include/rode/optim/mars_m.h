@@ -6,7 +6,7 @@
 //
 //   C  = G + c (G - G_prev);   if ||C|| > 1: C <- C / ||C||
 //   M <- momentum * M + (1 - momentum) C
-//   O  = NS(M / (||M|| + eps))
+//   O  = NS(M / (||M|| + eps))             coefficients = four: NS(X / sqrt(||X^T X||_F)) of that X
 //   normalize = rows: as Muon's (rode/optim/muon.h); row_eps = 1e-8
 //   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 //   G_prev <- G
@@ -16,6 +16,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -28,7 +29,7 @@ struct MarsMOptions {
   double weight_decay = 1e-2;
   double momentum = 0.95;
   double gamma = 0.025;
-  int ns_steps = 5;
+  std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
   double eps = 1e-7;
   Coefficients coefficients = Coefficients::jordan;
   NsDType ns_dtype = NsDType::automatic;

@@ -6,7 +6,7 @@
 //
 //   B <- momentum * B + (1 - momentum) g
 //   S  = (1 - momentum) g + momentum * B   (nesterov), else B
-//   O  = NS(S / max(||S||, eps))
+//   O  = NS(S / max(||S||, eps))           coefficients = four: NS(X / sqrt(||X^T X||_F)) of that X
 //   normalize = rows (NorMuon; Li et al., 2025): row i of O, of n elements, row_eps = 1e-8:
 //     v_i <- row_beta v_i + (1 - row_beta) ||O_i||^2 / n,  O'_i = O_i / (sqrt(v_i) + row_eps)
 //     O <- O' ||O|| / ||O'||;  without a momentum to follow (O = 0), v stays
@@ -21,6 +21,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rode/optim/common.h"
@@ -37,7 +38,7 @@ struct MuonOptions {
   double weight_decay = 0;
   double momentum = 0.95;
   bool nesterov = true;
-  int ns_steps = 5;
+  std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
   double eps = 1e-7;
   MuonScale scale = MuonScale::original;
   MuonConstraint constraint = MuonConstraint::none;

@@ -21,9 +21,11 @@
 //   reproject = guarded    after each reprojection except the last, X is multiplied by
 //                          min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
 //                          iteration can diverge; this one is bounded in exact arithmetic
-//                          (tested in fp32). While |t| <= 0.0476 they are equal bit for bit
+//                          (tested in fp32). While |t| <= 0.0476 they are equal bit for bit.
+//                          Other coefficients have numbers of their own (docs/numerics.md)
 //   reproject = every      exactly Algorithm 1
 //   reproject = final      one reprojection, after the last iteration
+//   coefficients = four    X_0 is divided by sqrt(||X_0^T X_0||_F) as well; four iterations
 //   radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
 //                          rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
 //   radius = fixed         rho' = the norm at construction
@@ -59,12 +61,12 @@ struct RodeOptions {
   // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
   std::optional<double> lr_rho = {};
   double momentum = 0.9;
-  int ns_steps = 5;
+  std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
   Radius radius = Radius::learned;
   Direction direction = Direction::geodesic;
   Conditioner conditioner = Conditioner::newton_schulz;
   Reproject reproject = Reproject::guarded;
-  Coefficients coefficients = Coefficients::jordan;  // others need reproject = final
+  Coefficients coefficients = Coefficients::jordan;  // others: not with reproject = every
   NsDType ns_dtype = NsDType::automatic;             // fp32 on the CPU, bf16 on CUDA
   NsForm ns_form = NsForm::automatic;                // gram needs reproject = final
   Normalize normalize = Normalize::none;

@@ -40,9 +40,10 @@ class StandardForm {
   StandardForm(Team& team, const NsPlan& plan, float* workspace, double* partial)
       : team_(team), plan_(plan), space_(carve(plan, workspace)), partial_(partial) {}
 
+  void gram(int) { cpu::gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a); }
+  double gram_squares() { return symmetric_squares(team_, space_.a, plan_.short_side(), partial_); }
   void advance(int, const rules::NsTriple& c) {
     const std::int64_t n = plan_.short_side();
-    gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a);
     // A^2 lands in Y, which is free until the product below and at least as large.
     square(team_, space_.a, n, plan_.symmetric, space_.y);
     polynomial(team_, space_.a, space_.y, n, c.a, c.b, c.c, space_.p);
@@ -70,8 +71,8 @@ class StandardForm {
 // matrix, so they commute and stay symmetric.
 class GramForm {
  public:
-  GramForm(Team& team, const NsPlan& plan, float* workspace)
-      : team_(team), plan_(plan), space_(carve(plan, workspace)) {
+  GramForm(Team& team, const NsPlan& plan, float* workspace, double* partial)
+      : team_(team), plan_(plan), space_(carve(plan, workspace)), partial_(partial) {
     const std::int64_t nn = plan.short_side() * plan.short_side();
     r_ = space_.a;
     t_ = space_.p;
@@ -80,16 +81,18 @@ class GramForm {
     v_ = space_.p + 3 * nn;
   }
 
+  void gram(int k) {
+    first_ = k == end_;
+    if (!first_) return;
+    end_ = std::min(plan_.steps, k + rules::gram_segment(plan_.coefficients, k));
+    cpu::gram(team_, space_.x, plan_.rows, plan_.cols, true, r_);
+  }
+  double gram_squares() { return symmetric_squares(team_, r_, plan_.short_side(), partial_); }
   void advance(int k, const rules::NsTriple& c) {
     const std::int64_t n = plan_.short_side(), nn = n * n;
-    const bool first = k == end_;
-    if (first) {
-      end_ = std::min(plan_.steps, k + rules::gram_segment(plan_.coefficients, k));
-      gram(team_, space_.x, plan_.rows, plan_.cols, true, r_);
-    }
     square(team_, r_, n, true, u_);
     polynomial(team_, r_, u_, n, c.a, c.b, c.c, t_);
-    if (first) {
+    if (first_) {
       std::copy(t_, t_ + nn, q_);
     } else {
       commuting_product(team_, q_, t_, n, u_);
@@ -114,8 +117,10 @@ class GramForm {
   Team& team_;
   const NsPlan& plan_;
   Space space_;
+  double* partial_;
   float *r_, *t_, *q_, *u_, *v_;
-  int end_ = 0;  // of the segment: the iteration behind its last
+  int end_ = 0;         // of the segment: the iteration behind its last
+  bool first_ = false;  // of the segment
 };
 
 float* run_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
@@ -124,7 +129,7 @@ float* run_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* wor
     return newton_schulz_bf16(team, plan, sphere, workspace, partial);
   }
   if (plan.form == NsForm::gram) {
-    GramForm form(team, plan, workspace);
+    GramForm form(team, plan, workspace, partial);
     iterate(plan, sphere, form);
     return form.iterate();
   }

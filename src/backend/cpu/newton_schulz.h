@@ -34,7 +34,7 @@ struct Sphere;
 // The iterations of a plan on a form of the products (rules::run_iterations).
 template <class Form>
 void iterate(const NsPlan& plan, const Sphere* sphere, Form& form) {
-  rules::run_iterations(plan.coefficients, plan.steps, plan.guarded,
+  rules::run_iterations(plan.coefficients, plan.steps, plan.short_side(), plan.dtype, plan.guarded,
                         plan.reproject_each ? sphere : nullptr, form);
 }
 

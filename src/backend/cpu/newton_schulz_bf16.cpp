@@ -162,14 +162,18 @@ class Bf16Form {
     });
   }
 
+  void gram(int) {
+    const std::int64_t n = plan_.short_side();
+    run(products_.gram, space_.x_half, space_.x_half, space_.a, [&](const Bf16Blocks::Part& part) {
+      round_symmetric(space_.a, 1, space_.a, 0, n, part, space_.a_half);
+    });
+  }
+  double gram_squares() { return symmetric_squares(team_, space_.a, plan_.short_side(), partial_); }
   // Leaves X P in Y; a X is added by what follows.
   void advance(int, const rules::NsTriple& c) {
     const std::int64_t n = plan_.short_side();
     const bool tall = plan_.tall();
     a_ = static_cast<float>(c.a);
-    run(products_.gram, space_.x_half, space_.x_half, space_.a, [&](const Bf16Blocks::Part& part) {
-      round_symmetric(space_.a, 1, space_.a, 0, n, part, space_.a_half);
-    });
     run(products_.square, space_.a_half, space_.a_half, space_.y,
         [&](const Bf16Blocks::Part& part) {
           round_symmetric(space_.a, static_cast<float>(c.b), space_.y, static_cast<float>(c.c), n,
@@ -247,9 +251,10 @@ class RoundedForm {
     round_in_place(team_, space_.x, count_);
   }
 
+  void gram(int) { cpu::gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a); }
+  double gram_squares() { return symmetric_squares(team_, space_.a, plan_.short_side(), partial_); }
   void advance(int, const rules::NsTriple& c) {
     const std::int64_t n = plan_.short_side();
-    gram(team_, space_.x, plan_.rows, plan_.cols, plan_.symmetric, space_.a);
     for_all_tiles(team_, n * n, [&](std::int64_t at, std::int64_t count) {
       std::copy(space_.a + at, space_.a + at + count, space_.rounded + at);
     });

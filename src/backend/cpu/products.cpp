@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backend/cpu/blas.h"
+#include "backend/cpu/loops.h"
 
 namespace rode::cpu {
 namespace {
@@ -82,6 +83,21 @@ void gram(Team& team, const float* x, std::int64_t rows, std::int64_t cols, bool
     }
   });
   mirror(team, a, n);
+}
+
+double symmetric_squares(Team& team, const float* a, std::int64_t n, double* partial) {
+  const std::int64_t slices = slice_count(n * n), rows = (n + slices - 1) / slices;
+  team.run(slices, [&](std::int64_t slice) {
+    double sum = 0;
+    for (std::int64_t i = slice * rows; i < std::min(n, (slice + 1) * rows); ++i) {
+      const auto own = static_cast<double>(a[i * n + i]);
+      sum += own * own + 2 * sum_of_squares(a + i * n + i + 1, n - i - 1);
+    }
+    partial[slice] = sum;
+  });
+  double total = 0;
+  for (std::int64_t slice = 0; slice < slices; ++slice) total += partial[slice];
+  return total;
 }
 
 void square(Team& team, const float* a, std::int64_t n, bool symmetric, float* s) {

@@ -13,6 +13,10 @@ namespace rode::cpu {
 void gram(Team& team, const float* x, std::int64_t rows, std::int64_t cols, bool symmetric,
           float* a);
 
+// ||A||_F^2 of a symmetric A, from its upper triangle. `partial` has room for slice_count(n * n)
+// doubles.
+double symmetric_squares(Team& team, const float* a, std::int64_t n, double* partial);
+
 // S = A^2 for a symmetric A; with `symmetric` only the upper triangle of S is written.
 void square(Team& team, const float* a, std::int64_t n, bool symmetric, float* s);
 

@@ -133,6 +133,8 @@ def options_of(optimizer, changed=None):
         raise KeyError(f"{optimizer} has no option {sorted(unknown)}")
     if changed.get("radius") == "adaptive":
         options["lr_rho"] = ADAPTIVE_LR_RHO
+    if changed.get("coefficients") == "four":
+        options["ns_steps"] = 4
     options.update(changed)
     if "lr_rest" in options and options["lr_rest"] is None:
         options["lr_rest"] = options["lr"]

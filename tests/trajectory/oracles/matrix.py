@@ -21,9 +21,34 @@ TRIPLES = {
         (3.28575, -2.36813, 0.46449),
         (2.34654, -1.70978, 0.42324),
     ],
+    "four": [
+        (8.05794, -22.05219, 15.54071),
+        (3.92635, -2.75379, 0.49735),
+        (3.45447, -2.48755, 0.47751),
+        (2.51153, -1.85245, 0.43883),
+    ],
+}
+# Step k maps [0, input] into [0, output].
+RANGES = {
+    "jordan": [(1.25, 1.2024)],
+    "you": [
+        (1.3207, 1.2732),
+        (1.3182, 1.2700),
+        (1.3130, 1.2473),
+        (1.2543, 1.1468),
+        (1.2121, 1.1451),
+    ],
+    "polar_express": [
+        (1.02, 1.9917),
+        (2.0316, 1.9664),
+        (2.0063, 1.8693),
+        (1.9092, 1.5756),
+        (1.5836, 1.1412),
+    ],
+    "four": [(1.02, 1.9754), (2.0148, 1.9013), (1.9393, 1.6548), (1.6547, 1.2070)],
 }
 # Polar Express is derived for spectral norms below 1 by this margin.
-MARGIN = {"jordan": 1.0, "you": 1.0, "polar_express": 1.02}
+MARGIN = {"jordan": 1.0, "you": 1.0, "polar_express": 1.02, "four": 1.0}
 
 
 def norm(x):
@@ -40,6 +65,21 @@ def triple(coefficients, k):
     return table[min(k, len(table) - 1)]
 
 
+def guard(coefficients, k, t):
+    """The factor after step k that keeps every singular value within the range of the next."""
+    table = RANGES[coefficients]
+    output = table[min(k, len(table) - 1)][1]
+    following = table[min(k + 1, len(table) - 1)][0]
+    return min(1.0, following / (output + abs(t)))
+
+
+def scaled_start(x, coefficients):
+    """Over the margin of the set; that of four over the Schatten-4 norm, n^-1/4 or more."""
+    if coefficients != "four":
+        return x / MARGIN[coefficients]
+    return x / max(norm(x.T @ x) ** 0.5, x.shape[1] ** -0.25)
+
+
 def polynomial(x, abc):
     """a X + b X X^T X + c X (X^T X)^2 for X with no more columns than rows."""
     a, b, c = abc
@@ -50,7 +90,7 @@ def polynomial(x, abc):
 def newton_schulz(x, coefficients, steps):
     """`steps` plain iterations from a normalised start, the short side as columns."""
     wide = x.shape[0] < x.shape[1]
-    x = (x.T if wide else x) / MARGIN[coefficients]
+    x = scaled_start(x.T if wide else x, coefficients)
     for k in range(steps):
         x = polynomial(x, triple(coefficients, k))
     return x.T if wide else x

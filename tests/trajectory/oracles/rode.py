@@ -5,11 +5,21 @@ import math
 
 import numpy as np
 
-from .matrix import MARGIN, MatrixView, inner, norm, normalized_rows, polynomial, triple
+from .matrix import (
+    RANGES,
+    MatrixView,
+    guard,
+    inner,
+    norm,
+    normalized_rows,
+    polynomial,
+    scaled_start,
+    triple,
+)
 
 # The quintic of the paper stays below P_MAX on [0, BOUND]; its unstable fixed point is
 # UNSTABLE. The guard keeps every singular value within BOUND.
-P_MAX, BOUND, UNSTABLE = 1.2024, 1.25, 1.2637
+(BOUND, P_MAX), UNSTABLE = RANGES["jordan"][0], 1.2637
 GUARD_SLEEPS = BOUND - P_MAX
 
 DIAGNOSTICS = ("rho", "rho_next", "s", "q", "theta", "gamma", "m_norm")
@@ -122,7 +132,7 @@ class Rode:
         wide = x.shape[0] < x.shape[1]
         if wide:
             x, u = x.T, u.T
-        x = x / MARGIN[o["coefficients"]]
+        x = scaled_start(x, o["coefficients"])
         for k in range(steps):
             x = polynomial(x, triple(o["coefficients"], k))
             last = k == steps - 1
@@ -133,5 +143,5 @@ class Rode:
             if not last:
                 self.max_t = max(self.max_t, abs(t))
                 if o["reproject"] == "guarded":
-                    x = x * min(1.0, BOUND / (P_MAX + abs(t)))
+                    x = x * guard(o["coefficients"], k, t)
         return x.T if wide else x
