@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the element rules; each is compiled once per instruction set.
+// The loops of the element rules and of int8 state; each is compiled once per instruction set.
 //
 // Compiled without contraction to fused operations (CMakeLists.txt): a compiler contracts in the
 // body of a loop and not in its remainder, and then an element's result depends on its place. A
@@ -42,5 +42,46 @@ template <class Rule, std::size_t... I>
   }
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
 #undef RODE_DEFINE_RUN
+
+namespace {
+
+// A maximum of integers: exact in any order, so a compiler may make vectors of it.
+[[gnu::always_inline]] inline rules::BlockScale scale_of(const float* x, std::int64_t n) {
+  std::int32_t most = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int32_t own = rules::magnitude_bits(x[i]);
+    most = own > most ? own : most;
+  }
+  return rules::block_scale(rules::magnitude(most));
+}
+
+}  // namespace
+
+RODE_VERSIONS
+void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n) {
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) out[i] = rules::int8_value(q[i], scale);
+}
+
+RODE_VERSIONS
+float quantize(const float* x, std::int8_t* q, std::int64_t n) {
+  const rules::BlockScale block = scale_of(x, n);
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) q[i] = rules::int8_nearest(x[i], block.inverse);
+  return block.scale;
+}
+
+RODE_VERSIONS
+float quantize_stochastic(const float* x, std::int8_t* q, std::int64_t n, std::uint64_t sequence,
+                          std::int64_t index) {
+  const rules::BlockScale block = scale_of(x, n);
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t bits =
+        rules::random_bits(sequence, static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(i));
+    q[i] = rules::int8_stochastic(x[i], block.inverse, bits);
+  }
+  return block.scale;
+}
 
 }  // namespace rode::cpu
