@@ -24,10 +24,10 @@ struct StoredState {
   TensorView values, scales;
 };
 
-// Writes `from` in the storage of `to`, rounded to nearest. Scales beside values that are not I8 say
-// how the values were stored before: they are used again if all values are their multiples, so that
-// the integers come back bit for bit. Throws Error{state_mismatch} in the name of `name` if shapes,
-// types or scales do not fit, or if I8 is asked for and a value is not finite.
+// Writes `from` in the storage of `to`, rounded to nearest. Scales beside values that are not I8
+// say how the values were stored before: they are used again if all values are their multiples, so
+// that the integers come back bit for bit. Throws Error{state_mismatch} in the name of `name` if
+// shapes, types or scales do not fit, or if I8 is asked for and a value is not finite.
 void convert_state(std::string_view name, const ConstStoredState& from, const StoredState& to);
 
 // The check alone, from shapes and types.

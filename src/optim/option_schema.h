@@ -195,9 +195,13 @@ void append_storage(std::vector<OptionField<O>>& fields, bool int8 = false) {
   const auto nested = [&](auto field) {
     using Field = OptionField<StorageOptions>;
     const Field f = std::move(field);
-    auto& added = fields.emplace_back(OptionField<O>{
-        f.key, f.help, f.live, [f](const O& o) { return f.get(o.storage); },
-        [f](O& o, const OptionText& value) { f.set(o.storage, value); }, {}});
+    auto& added = fields.emplace_back(
+        OptionField<O>{f.key,
+                       f.help,
+                       f.live,
+                       [f](const O& o) { return f.get(o.storage); },
+                       [f](O& o, const OptionText& value) { f.set(o.storage, value); },
+                       {}});
     if (!f.check) return;
     added.check = [f](const O& o, const OptionText& value) { f.check(o.storage, value); };
   };

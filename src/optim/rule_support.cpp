@@ -103,16 +103,14 @@ void append_momentum(std::vector<StateSpec>& specs, std::string_view key, const 
   }
   const Geometry matrix = stored_matrix(*subject.parameter);
   specs.push_back({std::string(key), shape, DType::i8});
-  specs.push_back(
-      {scale_key(key), {matrix.rows, rules::scales_per_row(matrix.cols)}, DType::f32});
+  specs.push_back({scale_key(key), {matrix.rows, rules::scales_per_row(matrix.cols)}, DType::f32});
 }
 
 void check_scale_blocks(std::string_view rule, const Subject& subject,
                         const std::vector<Block>& blocks, const StorageOptions& storage) {
   if (storage.state_dtype != StateDType::int8) return;
   for (const Block& block : blocks) {
-    if (block.geometry.cols == block.geometry.stride ||
-        block.offset % rules::kScaleBlock == 0) {
+    if (block.geometry.cols == block.geometry.stride || block.offset % rules::kScaleBlock == 0) {
       continue;
     }
     throw Error(ErrorKind::unsupported, rule,

@@ -135,7 +135,8 @@ rules::AdamW::Constants rest_constants(const Options& o) {
 }
 
 // An average in bf16 stops changing if 1 - beta is below half a unit in its last place, the first
-// one in int8 if what a step adds is small beside 1 / 127 of its block's largest; a warning, or empty.
+// one in int8 if what a step adds is small beside 1 / 127 of its block's largest; a warning, or
+// empty.
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 

@@ -139,14 +139,16 @@ void check_entry(const SafetensorsFile& file, const Places& places, const std::s
   const ConstTensorView saved = file.tensor(name);
   const std::string key = name.substr(name.rfind('.') + 1);
   if (saved.dtype == DType::i8 && !file.contains(scale_key(name))) {
-    refuse(fmt::format("the file has '{}', which is I8, but not its scales, '{}'; expected both; "
-                       "load a file that has them",
-                       name, scale_key(name)));
+    refuse(
+        fmt::format("the file has '{}', which is I8, but not its scales, '{}'; expected both; "
+                    "load a file that has them",
+                    name, scale_key(name)));
   }
   if (found != places.end() && !values.empty() && places.contains(values) && !scales) {
-    refuse(fmt::format("the file has '{}', but no I8 tensor '{}' that it belongs to; remove it, or "
-                       "load a file that has both",
-                       name, values));
+    refuse(
+        fmt::format("the file has '{}', but no I8 tensor '{}' that it belongs to; remove it, or "
+                    "load a file that has both",
+                    name, values));
   }
   if (converted(file, places, name)) {
     check_convertible(name, saved_state(file, name), own_state(places, name, nullptr, nullptr));

@@ -17,9 +17,9 @@ namespace rode {
 namespace {
 
 [[noreturn]] void refuse(std::string_view name, std::string_view what) {
-  throw Error(ErrorKind::state_mismatch, "load state",
-              fmt::format("'{}' {}; load it with the parameters and options that saved it", name,
-                          what));
+  throw Error(
+      ErrorKind::state_mismatch, "load state",
+      fmt::format("'{}' {}; load it with the parameters and options that saved it", name, what));
 }
 
 // Calls f(first element, count, index of the scale) for the blocks of a tensor with these scales.
@@ -110,8 +110,7 @@ bool is_stored_state(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::i8;
 }
 
-void check_convertible(std::string_view name, const ConstStoredState& from,
-                       const StoredState& to) {
+void check_convertible(std::string_view name, const ConstStoredState& from, const StoredState& to) {
   if (!(from.values.shape == to.values.shape) || !is_stored_state(from.values.dtype) ||
       !is_stored_state(to.values.dtype)) {
     refuse(name, fmt::format("is {} {} as saved, but {} {} here", to_string(from.values.dtype),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Momentum in 8 bits: whole numbers -127 .. 127 with one fp32 scale per block of a row.
 //
-// A block is 256 neighbours in a row of the stored matrix, counted from the row's start; the last of
-// a row may be shorter. Its scale is absmax / 127, and 0 where all of it is zero. A block whose
+// A block is 256 neighbours in a row of the stored matrix, counted from the row's start; the last
+// of a row may be shorter. Its scale is absmax / 127, and 0 where all of it is zero. A block whose
 // largest magnitude is below 127 FLT_MIN counts as zero: its scale would have few bits, or none.
 #pragma once
 

@@ -15,7 +15,16 @@ from problems import Problem, problem
 
 INT8 = {"state_dtype": "int8"}
 STOCHASTIC = {**INT8, "state_rounding": "stochastic", "seed": 7}
-QUANTIZED = ["rode", "rode-snr", "rode-fixed", "muon", "muon-rms", "muon-normproj", "mars-m", "adamw"]
+QUANTIZED = [
+    "rode",
+    "rode-snr",
+    "rode-fixed",
+    "muon",
+    "muon-rms",
+    "muon-normproj",
+    "mars-m",
+    "adamw",
+]
 REFUSING = sorted(set(oracles.DEFAULTS) - set(QUANTIZED))
 # fp32 and double disagree about a whole number where a value lies within about 1e-5 of a tie. Of
 # 64 x 600 elements in 6 steps that is a few in ten thousand, each by one part in 127 of its block's
@@ -41,7 +50,9 @@ def assert_followed(output, trajectory, key, name="w", in_out=False):
 
 
 @pytest.mark.parametrize("options", [INT8, STOCHASTIC], ids=["nearest", "stochastic"])
-@pytest.mark.parametrize("shape", [(64, 600), (40, 256), (257, 3), (8, 5, 60), (700,), (1,)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(64, 600), (40, 256), (257, 3), (8, 5, 60), (700,), (1,)], ids=str
+)
 @pytest.mark.parametrize("optimizer", QUANTIZED)
 def test_follows_the_oracle(rode, optimizer, shape, options):
     p = problem(shape, 6)
@@ -86,9 +97,7 @@ def test_blocks_of_a_split_matrix(rode, optimizer):
     options = {**INT8, "splits": "w=256+344"}
     p = problem((20, 600), 4)
     output = rode.step_problem(optimizer, p, options=options, extra=("--layout", "w=in_out"))
-    assert_followed(
-        output, follow(optimizer, p, options, in_out=True), "momentum", in_out=True
-    )
+    assert_followed(output, follow(optimizer, p, options, in_out=True), "momentum", in_out=True)
     done, _ = rode.try_step(
         optimizer,
         tensors_of({"w": p}),
@@ -145,8 +154,12 @@ def test_reference_backend_agrees(rode, optimizer):
 @pytest.mark.parametrize("options", [INT8, STOCHASTIC], ids=["nearest", "stochastic"])
 @pytest.mark.parametrize("optimizer", ["rode", "muon", "mars-m", "adamw"])
 def test_continues_bit_for_bit_through_the_file(rode, optimizer, options):
-    problems = {f"m{i}": problem(s, 8, seed=i + 1) for i, s in enumerate([(24, 300), (7, 5, 3), (400,)])}
-    part = lambda window: {n: Problem(p.weight, p.grads[window], p.seed) for n, p in problems.items()}
+    problems = {
+        f"m{i}": problem(s, 8, seed=i + 1) for i, s in enumerate([(24, 300), (7, 5, 3), (400,)])
+    }
+    part = lambda window: {
+        n: Problem(p.weight, p.grads[window], p.seed) for n, p in problems.items()
+    }
     whole = rode.step(optimizer, tensors_of(problems), steps=8, options=options)
     source = rode.write(tensors_of(part(slice(0, 5))))
     middle = rode.scratch / "middle.safetensors"
@@ -158,7 +171,9 @@ def test_continues_bit_for_bit_through_the_file(rode, optimizer, options):
         # The step count, which selects the random bits.
         metadata = {"rode.step": file.metadata()["rode.step"]}
     source = rode.scratch / "second.safetensors"
-    save_file({k: torch.as_tensor(v).contiguous() for k, v in tensors.items()}, str(source), metadata)
+    save_file(
+        {k: torch.as_tensor(v).contiguous() for k, v in tensors.items()}, str(source), metadata
+    )
     target = rode.scratch / "end.safetensors"
     done = rode.call(*rode.step_arguments(optimizer, source, target, steps=3, options=options))
     assert done.returncode == 0, done.stderr

@@ -77,8 +77,8 @@ float quantize_stochastic(const float* x, std::int8_t* q, std::int64_t n, std::u
   const rules::BlockScale block = scale_of(x, n);
   RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t bits =
-        rules::random_bits(sequence, static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(i));
+    const std::uint32_t bits = rules::random_bits(
+        sequence, static_cast<std::uint64_t>(index) + static_cast<std::uint64_t>(i));
     q[i] = rules::int8_stochastic(x[i], block.inverse, bits);
   }
   return block.scale;

@@ -62,8 +62,8 @@ struct StateTile {
   std::int64_t tight, stored, n, scale;
 };
 
-// The tiles of a slice as they suit `moments`: without regard to rows, or block by block where it is
-// int8. A block belongs to the slice in which it begins: one thread finds its scale.
+// The tiles of a slice as they suit `moments`: without regard to rows, or block by block where it
+// is int8. A block belongs to the slice in which it begins: one thread finds its scale.
 template <class F>
 void for_state_tiles(const Moments& moments, const Geometry& geometry, std::int64_t slice, F&& f) {
   if (moments.dtype != DType::i8) {
