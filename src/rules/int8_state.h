@@ -50,10 +50,15 @@ RODE_HOST_DEVICE inline std::int8_t int8_nearest(float x, float inverse) {
 #endif
 }
 
+// Four neighbours in a block share a word of the random sequence: elements 4 k .. 4 k + 3 take the
+// word at the parameter's element index of the block's first element, plus k, 16 bits each from the
+// lowest. Blocks share none.
+inline constexpr std::int64_t kDrawsPerWord = 4;
+
 // Adds a random number of [0, 1) and rounds down: the expectation is x. With 16 bits the sum is
 // exact except for tiny x.
-RODE_HOST_DEVICE inline std::int8_t int8_stochastic(float x, float inverse, std::uint32_t random) {
-  const float draw = static_cast<float>(static_cast<std::int32_t>(random & 0xffffU)) * 0x1p-16F;
+RODE_HOST_DEVICE inline std::int8_t int8_stochastic(float x, float inverse, std::uint16_t random) {
+  const float draw = static_cast<float>(static_cast<std::int32_t>(random)) * 0x1p-16F;
 #if defined(__CUDA_ARCH__)
   const float sum = __fadd_rn(__fmul_rn(x, inverse), draw);
 #else

@@ -282,11 +282,19 @@ void write(const Moments& moments, const StateTile& tile, const float* values,
     write(moments, tile.stored, tile.n, values);
     return;
   }
+  write_block(moments, tile, values, largest_magnitude(values, tile.n), draws);
+}
+
+void write_block(const Moments& moments, const StateTile& tile, const float* values,
+                 std::int32_t most, const StateDraws& draws) {
+  const rules::BlockScale block = rules::block_scale(rules::magnitude(most));
+  moments.scales[tile.scale] = block.scale;
   std::int8_t* q = static_cast<std::int8_t*>(moments.data) + tile.stored;
-  moments.scales[tile.scale] =
-      draws.rounding == StateRounding::nearest
-          ? quantize(values, q, tile.n)
-          : quantize_stochastic(values, q, tile.n, draws.sequence, draws.offset + tile.stored);
+  if (draws.rounding == StateRounding::nearest) {
+    round_nearest(values, q, block.inverse, tile.n);
+  } else {
+    round_stochastic(values, q, block.inverse, draws.sequence, draws.offset + tile.stored, tile.n);
+  }
 }
 
 double write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,

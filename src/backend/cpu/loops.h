@@ -103,6 +103,9 @@ struct StateDraws {
 StateDraws state_draws(const JobBase& job, std::int64_t step);
 void write(const Moments& moments, const StateTile& tile, const float* values,
            const StateDraws& draws);
+// A block of int8 state whose largest magnitude is known.
+void write_block(const Moments& moments, const StateTile& tile, const float* values,
+                 std::int32_t most, const StateDraws& draws);
 
 // Rounds `fresh` as the weights are stored, writes it, and returns ||stored - w||^2.
 // `sequence` is that of the step (rules::step_sequence); `index` is the element's position within
@@ -151,12 +154,18 @@ void combine_scaled(float* out, float a, float u, const float* x, float b, const
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
 #undef RODE_DECLARE_RUN
 
-// One block of int8 state. `quantize` returns its scale; `sequence` and `index` are those of its
-// first element's random bits.
+// The same with the first moment in int8: moments[0] receives the new one, widened, whose largest
+// magnitude is returned (rules::magnitude_bits).
+std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
+                           const std::int8_t* q, float scale, float* const* moments, float* out,
+                           std::int64_t n);
+
+// One block of int8 state; `index` is that of its first element within the parameter.
 void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n);
-float quantize(const float* x, std::int8_t* q, std::int64_t n);
-float quantize_stochastic(const float* x, std::int8_t* q, std::int64_t n, std::uint64_t sequence,
-                          std::int64_t index);
+std::int32_t largest_magnitude(const float* x, std::int64_t n);
+void round_nearest(const float* x, std::int8_t* q, float inverse, std::int64_t n);
+void round_stochastic(const float* x, std::int8_t* q, float inverse, std::uint64_t sequence,
+                      std::int64_t index, std::int64_t n);
 
 void widen(const std::uint16_t* half, float* out, std::int64_t n);  // bf16 -> fp32
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n);

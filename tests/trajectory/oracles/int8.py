@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Momentum in 8 bits between the steps of any rule: absmax / 127 per block of 256 along a row."""
+"""Momentum in 8 bits between the steps of any rule, with one scale for 256 neighbours of a row."""
 
 import numpy as np
 
@@ -29,9 +29,17 @@ def state_sequence(name, seed, step):
     return _random_bits(state, 2 * step) << 32 | _random_bits(state, 2 * step + 1)
 
 
-def draws(sequence, count):
-    """Numbers of [0, 1) with 16 bits, one per element."""
-    return np.array([_random_bits(sequence, i) & 0xFFFF for i in range(count)]) / 2.0**16
+def draws(sequence, shape):
+    """Numbers of [0, 1) with 16 bits: four neighbours of a block share a word of the sequence."""
+    row, col = np.indices(shape)
+    within = col % BLOCK
+    index = (row * shape[1] + col - within + within // 4).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        x = np.uint64(sequence) + (index + np.uint64(1)) * np.uint64(_GOLDEN)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return (x >> (16 * (within % 4)).astype(np.uint64) & np.uint64(0xFFFF)) / 2.0**16
 
 
 def as_rows(tensor, in_out=False):
@@ -41,12 +49,12 @@ def as_rows(tensor, in_out=False):
     return tensor.reshape(-1, tensor.shape[-1]) if in_out else tensor.reshape(tensor.shape[0], -1)
 
 
-def quantize(tensor, in_out=False, random=None):
+def quantize(tensor, in_out=False, sequence=None):
     """Whole numbers in the tensor's shape, and the scales by row and block."""
     rows = as_rows(tensor, in_out)
     blocks = -(-rows.shape[1] // BLOCK)
     whole, scales = np.zeros(rows.shape), np.zeros((rows.shape[0], blocks))
-    noise = None if random is None else random.reshape(rows.shape)
+    noise = None if sequence is None else draws(sequence, rows.shape)
     for k in range(blocks):
         part = slice(k * BLOCK, (k + 1) * BLOCK)
         most = np.abs(rows[:, part]).max(axis=1)
@@ -82,10 +90,9 @@ class Int8State:
 
     def _store(self):
         value = self.state[self.key]
-        random = None
-        if self.stochastic:
-            random = draws(state_sequence(self.name, self.seed, self.steps), value.size)
-        self.state[self.key], self.state[f"{self.key}_scale"] = quantize(value, self.in_out, random)
+        sequence = state_sequence(self.name, self.seed, self.steps) if self.stochastic else None
+        whole, scales = quantize(value, self.in_out, sequence)
+        self.state.update({self.key: whole, f"{self.key}_scale": scales})
 
     def step(self, w, g):
         scales = self.state.pop(f"{self.key}_scale")
