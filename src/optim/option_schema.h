@@ -177,7 +177,8 @@ OptionField<O> numbers(std::string key, std::array<double, N> O::* member, Optio
 
 // The storages of parameter-sized state that a rule has; one that is given in the struct but that
 // the rule does not have is refused, too.
-inline OptionField<StorageOptions> state_dtype(std::vector<std::string> names, std::string help) {
+inline OptionField<StorageOptions> state_dtype(const std::vector<std::string>& names,
+                                               std::string help) {
   auto field = choice("state_dtype", &StorageOptions::state_dtype, names, std::move(help));
   field.get = [](const StorageOptions& o) {
     constexpr std::array<const char*, 3> all{"fp32", "bf16", "int8"};
