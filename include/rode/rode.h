@@ -11,5 +11,6 @@
 #include "rode/routing.h"
 #include "rode/safetensors.h"
 #include "rode/schedule.h"
+#include "rode/stored_state.h"
 #include "rode/tensor_view.h"
 #include "rode/version.h"

@@ -21,6 +21,7 @@ from rode._options import (
     settings,
 )
 from rode._shards import is_dtensor, placed
+from rode._stored_state import as_planned
 from rode._torch_state import from_torch, is_torchs, to_torch
 from rode.routing import param_groups, warn_of_vocabularies
 
@@ -133,7 +134,7 @@ class EngineOptimizer(Groups):
         self._drop()
         effective = [self._effective(group) for group in self.param_groups]
         methods = [self._method(group) for group in self.param_groups]
-        self._adopt_torch_state()
+        self._adopt_state()
         binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
@@ -144,20 +145,21 @@ class EngineOptimizer(Groups):
         release_at_exit(self)
         return binding
 
-    def _adopt_torch_state(self) -> None:
-        """State that a program has put there itself, out of a state dict (ZeroRedundancyOptimizer)."""
-        if self._torch_names is None:
-            return
+    def _adopt_state(self) -> None:
+        """State that a program has put there itself, out of a state dict (ZeroRedundancyOptimizer),
+        and state of a group whose `state_dtype` has changed."""
         names = iter(names_of(self.param_groups))
         for group in self.param_groups:
             own = [next(names) for _ in group["params"]]
             states = [self.state.get(p, {}) for p in group["params"]]
-            if not any(is_torchs(entries, self._torch_names) for entries in states):
+            if not any(states):
                 continue
             plan = self._plan(group, own)
             for name, entries in zip(own, states, strict=True):
-                if is_torchs(entries, self._torch_names):
+                converted = as_planned(entries, f"{name}.", plan[name])
+                if self._torch_names is not None and is_torchs(entries, self._torch_names):
                     converted = from_torch(entries, name, plan[name], self._torch_names)
+                if any(converted.get(key) is not value for key, value in entries.items()):
                     entries.clear()
                     entries.update(converted)
 
@@ -278,6 +280,7 @@ class EngineOptimizer(Groups):
         binding = self._bound()
         given = {name: value for name, value in tensors.items() if name.startswith("state.")}
         here = binding.named_state
+        given = as_planned(given, "", {k: (list(v.shape), v.dtype) for k, v in here.items()})
         for name in sorted(given.keys() ^ here.keys()):
             where = "not in this optimizer" if name in given else "absent"
             raise _engine.Error(f"[load state] '{name}' is {where}; load it with the parameters "

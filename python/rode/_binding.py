@@ -20,6 +20,7 @@ from rode._checks import (
 )
 from rode._engine import Error
 from rode._options import Method
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES
 from rode._shards import (
     Agreement,
     is_dtensor,
@@ -30,15 +31,6 @@ from rode._shards import (
     spread,
 )
 
-TYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.uint16: "U16",
-}
-TENSOR_TYPES = {text: dtype for dtype, text in TYPE_NAMES.items()}
 # torch 2.10 and later: C functions that read a tensor's address and form.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 

@@ -13,6 +13,8 @@ class OptionError(Error, ValueError): ...
 ParameterSpec: TypeAlias = tuple[object, str, int, Sequence[int], str, bool]
 # the lr that other rates follow from, whether lr_rho does
 CouplingSpec: TypeAlias = tuple[float | None, bool]
+# address (0: absent), element type, shape
+TensorSpec: TypeAlias = tuple[int, str, Sequence[int]]
 # optimizer, settings, route, coupling, parameters
 GroupSpec: TypeAlias = tuple[
     str, Sequence[tuple[str, str]], str, CouplingSpec, Sequence[ParameterSpec]
@@ -36,6 +38,14 @@ def route_model(
     overrides: Sequence[tuple[str, str]],
 ) -> list[tuple[str, str]]: ...
 def planned_state(group: GroupSpec, /) -> list[tuple[str, str, list[int], str]]: ...
+def convert_state(
+    name: str,
+    source: TensorSpec,
+    source_scales: TensorSpec,
+    to: TensorSpec,
+    to_scales: TensorSpec,
+    /,
+) -> None: ...
 def planned_gradients(group: GroupSpec, /) -> list[tuple[str, bool, float]]: ...
 def holds(dictionary: dict[Any, Any], items: list[tuple[Any, Any]]) -> bool: ...
 def same(entries: list[tuple[dict[str, Any], str, Any]]) -> bool: ...

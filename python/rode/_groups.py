@@ -8,7 +8,6 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from rode import _engine
-from rode._binding import TENSOR_TYPES, TYPE_NAMES
 from rode._checks import (
     check_memory,
     check_names,
@@ -29,7 +28,8 @@ from rode._options import (
     settings,
 )
 from rode._shards import refuse_matrices
-from rode._torch_state import Plan, check_state, from_torch
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned
+from rode._torch_state import check_state, from_torch
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -190,6 +190,7 @@ class Groups(torch.optim.Optimizer):
                 entries = state.get(number, {})
                 if self._torch_names is not None:
                     entries = from_torch(entries, name, plan[name], self._torch_names)
+                entries = as_planned(entries, f"{name}.", plan[name])
                 check_state(entries, name, plan[name])
                 if number in state:
                     state[number] = entries

@@ -20,7 +20,7 @@ REST_KEYS = {
     "betas": "betas_rest",
     "eps": "eps_rest",
 }
-STORAGE_KEYS = ("rounding", "state_dtype", "seed")
+STORAGE_KEYS = ("rounding", "state_dtype", "state_rounding", "seed")
 # None in a group where they were not given: they follow another option, as it is then.
 FOLLOWING = ("ns_steps",)
 # Of torch.optim, and not implemented, with the way out.
@@ -190,7 +190,7 @@ def group_defaults(
     out = {key: defaults[key] for key in keys}
     if rule == "rest":
         rest = {key: out[other] for key, other in REST_KEYS.items() if other in out}
-        out = {key: out[key] for key in STORAGE_KEYS} if delegates else out
+        out = {key: out[key] for key in STORAGE_KEYS if key in out} if delegates else out
         out.update(rest)
     if rule != "auto" or not delegates:
         out = {key: value for key, value in out.items() if key not in _REST_OPTIONS}
@@ -231,7 +231,7 @@ def engine_options(
     rest = delegates and group["rule"] == "rest"
     if rest:
         out = {engine: group[key] for key, engine in REST_KEYS.items()}
-        out.update((key, group[key]) for key in STORAGE_KEYS)
+        out.update((key, group[key]) for key in STORAGE_KEYS if key in keys)
     else:
         both = delegates and group["rule"] == "auto"
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}

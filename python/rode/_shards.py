@@ -66,7 +66,7 @@ def refuse_matrices(groups: list[dict[str, Any]], methods: list[Method], names: 
     """A part of a matrix has neither its norm nor its direction."""
     planned = _planned(groups, methods, names)
     labels = iter(names)
-    for group, (method, *_) in zip(groups, methods, strict=True):
+    for group, (method, settings, *_) in zip(groups, methods, strict=True):
         for p in group["params"]:
             name = next(labels)
             if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
@@ -84,6 +84,11 @@ def refuse_matrices(groups: list[dict[str, Any]], methods: list[Method], names: 
                 )
             if planned[name][0]:
                 continue
+            if dict(settings).get("state_dtype") == "int8":
+                raise Error(
+                    f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, which "
+                    "may cut a block of int8 state; set state_dtype to fp32 or bf16"
+                )
             rest = f"route it to the rest (rode.param_groups with overrides={{'{name}': 'rest'}}), "
             raise Error(
                 f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, and {method} "

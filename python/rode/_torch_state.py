@@ -3,19 +3,17 @@
 what does not fit."""
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
 from rode._engine import Error
-
-# By key: shape and type that the engine asks for.
-Plan: TypeAlias = dict[str, tuple[list[int], torch.dtype]]
+from rode._stored_state import Plan, as_planned, widened
 
 
 def to_torch(state_dict: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """With the names that torch.optim has, and counts as it keeps them: float32, without
-    dimensions, in the memory of the host."""
+    """With the names that torch.optim has, int8 as float32, and counts as it keeps them: float32,
+    without dimensions, in the memory of the host."""
     state = state_dict["state"]
     counted = [number for number, entries in state.items() if _is_count(entries.get("step"))]
     # One transfer for all, where they are on a device.
@@ -25,7 +23,8 @@ def to_torch(state_dict: dict[str, Any], names: dict[str, str]) -> dict[str, Any
     }
     converted = {}
     for number, entries in state.items():
-        converted[number] = {names.get(key, key): value for key, value in entries.items()}
+        wide = widened(entries)  # torch would take the integers as they are
+        converted[number] = {names.get(key, key): value for key, value in wide.items()}
         if number in steps:
             converted[number]["step"] = steps[number]
     return {**state_dict, "state": converted}
@@ -59,8 +58,8 @@ def from_torch(
             out[key] = torch.zeros(shape, dtype=dtype)
         elif isinstance(value, torch.Tensor) and value.is_floating_point():
             # torch keeps it in the type of the parameter.
-            out[key] = value.to(dtype)
-    return out
+            out[key] = value.to(dtype if dtype.is_floating_point else torch.float32)
+    return as_planned(out, f"{name}.", plan)
 
 
 def _count(value: Any, name: str) -> int:

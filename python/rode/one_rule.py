@@ -139,6 +139,7 @@ class AdamW(TorchTwin):
         weight_decay_rest: float | torch.Tensor | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
+        state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
         route: str = "language",

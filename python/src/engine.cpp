@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "rode/error.h"
+#include "rode/stored_state.h"
 
 namespace nb = nanobind;
 
@@ -54,6 +55,11 @@ GroupRule parse_rule(std::string_view text) {
               "rule = '" + std::string(text) + "'; expected auto, matrix or rest");
 }
 
+TensorView read_tensor(const TensorSpec& spec) {
+  const auto& [address, dtype, shape] = spec;
+  return {pointer(address), Shape(shape), parse_dtype(dtype)};
+}
+
 RateCoupling read_coupling(const CouplingSpec& spec) {
   return {.from = std::get<0>(spec), .lr_rho = std::get<1>(spec)};
 }
@@ -88,6 +94,12 @@ std::vector<StateRow> planned_state(const GroupSpec& spec) {
                       std::string(to_string(s.dtype)));
   }
   return rows;
+}
+
+void convert_state(std::string_view name, const TensorSpec& from, const TensorSpec& from_scales,
+                   const TensorSpec& to, const TensorSpec& to_scales) {
+  rode::convert_state(name, {read_tensor(from), read_tensor(from_scales)},
+                      {read_tensor(to), read_tensor(to_scales)});
 }
 
 std::vector<GradientRow> planned_gradients(const GroupSpec& spec) {

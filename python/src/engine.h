@@ -37,6 +37,13 @@ using StateRow = std::tuple<std::string, std::string, std::vector<std::int64_t>,
 // The state that a group's parameters would have; their tensors and addresses are not read.
 std::vector<StateRow> planned_state(const GroupSpec& spec);
 
+// address, dtype, shape; the address 0: absent
+using TensorSpec = std::tuple<std::uintptr_t, std::string, std::vector<std::int64_t>>;
+
+// rode::convert_state on tensors in host memory: values and scales of both storages.
+void convert_state(std::string_view name, const TensorSpec& from, const TensorSpec& from_scales,
+                   const TensorSpec& to, const TensorSpec& to_scales);
+
 // parameter, elementwise, most_gg: rode::PlannedGradient
 using GradientRow = std::tuple<std::string, bool, double>;
 

@@ -184,6 +184,7 @@ void define(nb::module_& m) {
         });
   m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
   m.def("planned_gradients", nb::overload_cast<const GroupSpec&>(&planned_gradients));
+  m.def("convert_state", &convert_state);
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> out;
     for (const OptimizerInfo& o : list_optimizers()) out.emplace_back(o.name, o.summary, o.family);

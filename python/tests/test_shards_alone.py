@@ -41,6 +41,15 @@ def test_a_shard_is_refused_at_the_norm_at_which_a_plain_tensor_is(one_process, 
     assert refused[0] is False and refused[-1] is True
 
 
+def test_int8_state_of_a_shard_is_refused_by_name(one_process):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    p = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
+    named = [("layer.weight", torch.nn.Parameter(p))]
+    with pytest.raises(rode.Error, match=r"'layer\.weight'.*int8.*state_dtype to fp32 or bf16"):
+        rode.AdamW(named, state_dtype="int8")
+    rode.AdamW(named, state_dtype="bf16")
+
+
 def test_dtensors_are_found_where_older_releases_keep_them(one_process, monkeypatch):
     from rode import _shards
 

@@ -35,10 +35,12 @@ struct Grads {
   DType dtype = DType::f32;
 };
 
-// Parameter-sized state, f32 or bf16.
+// Parameter-sized state: f32, bf16, or i8 with scales (rules/int8_state.h).
 struct Moments {
   void* data = nullptr;
   DType dtype = DType::f32;
+  float* scales = nullptr;        // of the block at `data`
+  std::int64_t scale_stride = 0;  // scales per row of the stored matrix
 };
 
 // Squared norms of the weight before the step, of the gradient and of the update.
@@ -51,6 +53,7 @@ struct JobBase {
   std::int64_t offset = 0;    // of the first element within the parameter (blocks)
   Weights weight;
   Grads grad;
+  StateRounding state_rounding = StateRounding::nearest;
   // A gradient whose squared norm exceeds it is refused: the rule could not keep its squares,
   // or its sums, in fp32.
   double most_gg = rules::kMomentumLimit;
@@ -63,7 +66,7 @@ struct JobBase {
 };
 
 // A block of a row-major matrix: rows x cols with `stride` elements between rows. All
-// matrix-sized arrays of a job share this geometry.
+// matrix-sized arrays of a job share this geometry; blocks of int8 state begin where its rows do.
 struct Geometry {
   std::int64_t rows = 0, cols = 0, stride = 0;
   std::int64_t numel() const { return rows * cols; }
@@ -124,7 +127,7 @@ struct AdafactorJob : JobBase {
 // Rules that treat every element alike.
 struct ElementJob : JobBase {
   rules::ElementRules::Variant constants;
-  std::int64_t count = 0;
+  Geometry geometry;                   // without gaps; its rows are those of int8 blocks
   Moments state[rules::kMostMoments];  // in the order of the rule's kKeys
   std::int64_t* step = nullptr;        // null where the rule does not count
 };
@@ -140,7 +143,10 @@ inline Geometry geometry_of(const SoapJob& job) {
 inline Geometry geometry_of(const AdafactorJob& job) {
   return {job.planes * job.rows, job.cols, job.cols};
 }
-inline Geometry geometry_of(const ElementJob& job) { return {1, job.count, job.count}; }
+inline Geometry geometry_of(const ElementJob& job) {
+  const std::int64_t count = job.geometry.numel();
+  return {1, count, count};
+}
 
 // Any job, as its own type.
 using AnyJob = std::variant<RodeJob*, MuonJob*, SoapJob*, AdafactorJob*, ElementJob*>;

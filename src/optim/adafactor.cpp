@@ -72,7 +72,7 @@ class AdafactorInstance final : public RuleInstance {
     if (shape.rank() < 2) {
       job.planes = job.rows = 1;
       job.cols = shape.numel();
-      job.exp_avg_sq = moments(state, "exp_avg_sq");
+      job.exp_avg_sq = moments(state, "exp_avg_sq", subject.parameter->value.numel());
     } else {
       job.rows = shape[shape.rank() - 2];
       job.cols = shape[shape.rank() - 1];

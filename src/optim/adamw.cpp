@@ -20,7 +20,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(boolean("maximize", &O::maximize, "maximize the objective: negate the gradient"));
       append_rates_of_rest(f, "decoupled");
-      append_storage(f);
+      append_storage(f, true);
       return f;
     }());
     return table;

@@ -17,7 +17,11 @@ template <class Element>
 std::vector<StateSpec> element_state(const Subject& subject, const StorageOptions& storage) {
   std::vector<StateSpec> specs;
   for (const char* key : Element::kKeys) {
-    specs.push_back({key, subject.parameter->value.shape, moment_dtype(storage)});
+    if (Element::kQuantizesFirst && key == Element::kKeys[0]) {
+      append_momentum(specs, key, subject, storage);
+    } else {
+      specs.push_back({key, subject.parameter->value.shape, moment_dtype(storage)});
+    }
   }
   if (Element::kCountsSteps) specs.push_back({"step", {1}, DType::i64});
   append_low_bits(specs, subject, storage);
@@ -30,9 +34,11 @@ void add_element_job(JobList& jobs, const Subject& subject, const StateSlots& st
   ElementJob& job = jobs.element.emplace_back();
   fill_base(job, subject, storage, state);
   job.constants = rules::ElementConstants<Element>{&constants};
-  job.count = subject.parameter->value.numel();
+  job.geometry = stored_matrix(*subject.parameter);
   if (Element::kAveragesSquares) job.most_gg = rules::kSquaresLimit;
-  for (int i = 0; i < Element::kMoments; ++i) job.state[i] = moments(state, Element::kKeys[i]);
+  for (int i = 0; i < Element::kMoments; ++i) {
+    job.state[i] = moments(state, Element::kKeys[i], job.geometry.cols);
+  }
   job.step = static_cast<std::int64_t*>(state.find("step"));
 }
 
@@ -50,6 +56,10 @@ class ElementOptimizer : public TypedRule<Derived, Options> {
     } else {
       return {};
     }
+  }
+
+  void check_engine(const EngineOptions& engine) const override {
+    check_state_dtype(this->name_, this->options_.storage, engine);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

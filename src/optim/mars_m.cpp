@@ -25,7 +25,7 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
       append_normalize(f);
       f.push_back(number("eps", &O::eps, at_least(0), "added to the norm before dividing"));
       append_rest(f);
-      append_storage(f);
+      append_storage(f, true);
       return f;
     }());
     return table;
@@ -42,14 +42,16 @@ class MarsMRule final : public TypedRule<MarsMRule, MarsMOptions> {
   void check_engine(const EngineOptions& engine) const override {
     check_newton_schulz(name_, {options_.coefficients, options_.ns_form, options_.ns_dtype},
                         engine);
+    check_state_dtype(name_, options_.storage, engine);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {
     const StorageOptions& storage = options_.storage;
     if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, storage);
     const Shape& shape = subject.parameter->value.shape;
-    std::vector<StateSpec> specs{{"momentum", shape, moment_dtype(storage)},
-                                 {"previous_grad", shape, moment_dtype(storage)}};
+    std::vector<StateSpec> specs;
+    append_momentum(specs, "momentum", subject, storage);
+    specs.push_back({"previous_grad", shape, moment_dtype(storage)});
     append_row_averages(specs, name_, subject, options_.normalize);
     append_low_bits(specs, subject, storage);
     return specs;
@@ -81,8 +83,8 @@ class MarsMInstance final : public RuleInstance {
     fill_base(job, subject, storage, state);
     job.constants = &matrix_;
     job.geometry = whole.geometry;
-    job.momentum = moments(state, "momentum");
-    job.previous = moments(state, "previous_grad");
+    job.momentum = moments(state, "momentum", whole.geometry.stride);
+    job.previous = moments(state, "previous_grad", whole.geometry.stride);
     job.rows = row_averages(state, whole);
     job.scale = rules::muon_scale(matrix_, static_cast<double>(whole.fan_out),
                                   static_cast<double>(whole.fan_in));

@@ -36,7 +36,7 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
-      append_storage(f);
+      append_storage(f, true);
       return f;
     }());
     return table;
@@ -60,6 +60,7 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
   void check_engine(const EngineOptions& engine) const override {
     check_newton_schulz(name_, {options_.coefficients, options_.ns_form, options_.ns_dtype},
                         engine);
+    check_state_dtype(name_, options_.storage, engine);
   }
 
   void check_names(const std::vector<std::string>& names) const override {
@@ -74,9 +75,11 @@ class MuonRule final : public TypedRule<MuonRule, MuonOptions> {
     const MuonOptions& o = options_;
     if (subject.treatment == Treatment::rest)
       return element_state<rules::AdamW>(subject, o.storage);
-    const auto count = static_cast<std::int64_t>(blocks(subject).size());
-    std::vector<StateSpec> specs{
-        {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
+    const std::vector<Block> parts = blocks(subject);
+    const auto count = static_cast<std::int64_t>(parts.size());
+    check_scale_blocks(name_, subject, parts, o.storage);
+    std::vector<StateSpec> specs;
+    append_momentum(specs, "momentum", subject, o.storage);
     if (o.constraint != MuonConstraint::none) specs.push_back({"radius", {count}, DType::f32});
     append_row_averages(specs, name_, subject, o.normalize);
     append_low_bits(specs, subject, o.storage);
@@ -111,7 +114,7 @@ class MuonInstance final : public RuleInstance {
       fill_base(job, subject, storage, state, block.offset);
       job.constants = &matrix_;
       job.geometry = block.geometry;
-      job.momentum = moments(state, "momentum", block.offset);
+      job.momentum = moments(state, "momentum", block.geometry.stride, block.offset);
       job.rows = row_averages(state, block);
       job.scale = rules::muon_scale(matrix_, static_cast<double>(block.fan_out),
                                     static_cast<double>(block.fan_in));

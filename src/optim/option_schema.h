@@ -219,22 +219,48 @@ OptionField<O> numbers(std::string key, std::array<double, N> O::* member, Optio
 
 // Fields that several structs have under the same names.
 
+// The storages of parameter-sized state that a rule has; one that is given in the struct but that
+// the rule does not have is refused, too.
+inline OptionField<StorageOptions> state_dtype(const std::vector<std::string>& names,
+                                               std::string help) {
+  auto field = choice("state_dtype", &StorageOptions::state_dtype, names, std::move(help));
+  field.get = [](const StorageOptions& o) {
+    constexpr std::array<const char*, 3> all{"fp32", "bf16", "int8"};
+    return std::string(all.at(static_cast<std::size_t>(o.state_dtype)));
+  };
+  field.check = [names](const StorageOptions&, const OptionText& text) {
+    parse_choice(text, names);
+  };
+  return field;
+}
+
+// `int8`: the rule's momentum may be stored in int8.
 template <class O>
-void append_storage(std::vector<OptionField<O>>& fields) {
+void append_storage(std::vector<OptionField<O>>& fields, bool int8 = false) {
   const auto nested = [&](auto field) {
     using Field = OptionField<StorageOptions>;
     const Field f = std::move(field);
-    fields.push_back({f.key,
-                      f.help,
-                      f.live,
-                      [f](const O& o) { return f.get(o.storage); },
-                      [f](O& o, const OptionText& value) { f.set(o.storage, value); },
-                      {}});
+    auto& added = fields.emplace_back(
+        OptionField<O>{f.key,
+                       f.help,
+                       f.live,
+                       [f](const O& o) { return f.get(o.storage); },
+                       [f](O& o, const OptionText& value) { f.set(o.storage, value); },
+                       {}});
+    if (!f.check) return;
+    added.check = [f](const O& o, const OptionText& value) { f.check(o.storage, value); };
   };
   nested(choice("rounding", &StorageOptions::rounding, {"nearest", "stochastic", "exact"},
                 "how bf16 weights are written back"));
-  nested(choice("state_dtype", &StorageOptions::state_dtype, {"fp32", "bf16"},
-                "storage of parameter-sized state"));
+  if (int8) {
+    nested(state_dtype({"fp32", "bf16", "int8"},
+                       "storage of parameter-sized state; int8: of the momentum alone (AdamW: of "
+                       "the first moment), with a scale per 256 elements of a row"));
+    nested(choice("state_rounding", &StorageOptions::state_rounding, {"nearest", "stochastic"},
+                  "how int8 state is rounded"));
+  } else {
+    nested(state_dtype({"fp32", "bf16"}, "storage of parameter-sized state"));
+  }
   nested(OptionField<StorageOptions>{
       "seed",
       "of stochastic rounding",

@@ -79,7 +79,10 @@ std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parame
                                                const Method& method, const Routing& routing) {
   std::vector<PlannedGradient> out;
   for_planned_jobs(parameters, method, routing, [&]<class Job>(const Parameter& p, const Job& job) {
-    const bool elementwise = std::is_same_v<Job, ElementJob>;
+    bool elementwise = false;
+    if constexpr (std::is_same_v<Job, ElementJob>) {
+      elementwise = job.state[0].dtype != DType::i8;  // a scale depends on a whole block
+    }
     // Blocks of one parameter are alike.
     if (!out.empty() && out.back().parameter == p.name) return;
     out.push_back({p.name, elementwise, job.most_gg});

@@ -53,7 +53,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
-      append_storage(f);
+      append_storage(f, true);
       return f;
     }());
     return table;
@@ -85,6 +85,7 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
     check_newton_schulz(
         name_, {options_.coefficients, options_.ns_form, options_.ns_dtype, options_.reproject},
         engine);
+    check_state_dtype(name_, options_.storage, engine);
   }
 
   void check_names(const std::vector<std::string>& names) const override {
@@ -99,9 +100,11 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
     const RodeOptions& o = options_;
     if (subject.treatment == Treatment::rest)
       return element_state<rules::AdamW>(subject, o.storage);
-    const auto count = static_cast<std::int64_t>(blocks(subject).size());
-    std::vector<StateSpec> specs{
-        {"momentum", subject.parameter->value.shape, moment_dtype(o.storage)}};
+    const std::vector<Block> parts = blocks(subject);
+    const auto count = static_cast<std::int64_t>(parts.size());
+    check_scale_blocks(name_, subject, parts, o.storage);
+    std::vector<StateSpec> specs;
+    append_momentum(specs, "momentum", subject, o.storage);
     if (o.snr) specs.push_back({"snr_norm", {count}, DType::f32});
     if (o.radius == Radius::fixed) specs.push_back({"radius", {count}, DType::f32});
     if (o.radius == Radius::adaptive) {
@@ -148,7 +151,7 @@ class RodeInstance final : public RuleInstance {
       job.constants = &matrix_;
       job.geometry = blocks[i].geometry;
       if (matrix_.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
-      job.momentum = moments(state, "momentum", blocks[i].offset);
+      job.momentum = moments(state, "momentum", blocks[i].geometry.stride, blocks[i].offset);
       job.rows = row_averages(state, blocks[i]);
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),

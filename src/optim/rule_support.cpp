@@ -8,6 +8,8 @@
 
 #include "rode/error.h"
 #include "rode/optimizer.h"
+#include "rode/stored_state.h"
+#include "rules/int8_state.h"
 #include "rules/splitmix64.h"
 
 namespace rode {
@@ -50,6 +52,15 @@ MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
   return in_out ? MatrixShape{other, kept, true} : MatrixShape{kept, other, false};
 }
 
+Geometry stored_matrix(const Parameter& parameter) {
+  const Shape& shape = parameter.value.shape;
+  const std::int64_t count = shape.numel();
+  if (shape.rank() < 2 || count == 0) return {1, count, count};
+  const bool in_out = parameter.layout == Layout::in_out;
+  const std::int64_t cols = in_out ? shape[shape.rank() - 1] : count / shape[0];
+  return {count / cols, cols, cols};
+}
+
 std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
                                  const Subject& subject) {
   const MatrixShape shape = matrix_shape(rule, subject);
@@ -83,6 +94,34 @@ DType moment_dtype(const StorageOptions& storage) {
   return storage.state_dtype == StateDType::bf16 ? DType::bf16 : DType::f32;
 }
 
+void append_momentum(std::vector<StateSpec>& specs, std::string_view key, const Subject& subject,
+                     const StorageOptions& storage) {
+  const Shape& shape = subject.parameter->value.shape;
+  if (storage.state_dtype != StateDType::int8) {
+    specs.push_back({std::string(key), shape, moment_dtype(storage)});
+    return;
+  }
+  const Geometry matrix = stored_matrix(*subject.parameter);
+  specs.push_back({std::string(key), shape, DType::i8});
+  specs.push_back({scale_key(key), {matrix.rows, rules::scales_per_row(matrix.cols)}, DType::f32});
+}
+
+void check_scale_blocks(std::string_view rule, const Subject& subject,
+                        const std::vector<Block>& blocks, const StorageOptions& storage) {
+  if (storage.state_dtype != StateDType::int8) return;
+  for (const Block& block : blocks) {
+    if (block.geometry.cols == block.geometry.stride || block.offset % rules::kScaleBlock == 0) {
+      continue;
+    }
+    throw Error(ErrorKind::unsupported, rule,
+                fmt::format("option 'splits': parameter '{}' is stored fan-in x fan-out and is "
+                            "split at column {}, within a block of int8 state; with "
+                            "state_dtype=int8 choose sizes that are multiples of {}, or set "
+                            "state_dtype=bf16",
+                            subject.parameter->name, block.offset, rules::kScaleBlock));
+  }
+}
+
 void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
                      const StorageOptions& storage) {
   const TensorView& value = subject.parameter->value;
@@ -110,6 +149,7 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
   job.weight.dtype = parameter.value.dtype;
   job.weight.rounding = storage.rounding;
   job.weight.sequence = hash_name(parameter.name, storage.seed);
+  job.state_rounding = storage.state_rounding;
   auto* low = static_cast<std::uint16_t*>(state.find("low_bits"));
   job.weight.low_bits = low == nullptr ? nullptr : low + offset;
   if (parameter.value.data != nullptr) {
@@ -118,22 +158,31 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
   }
 }
 
-Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset) {
-  const DType dtype = state.dtype(key);
+Moments moments(const StateSlots& state, std::string_view key, std::int64_t cols,
+                std::int64_t offset) {
+  Moments out{nullptr, state.dtype(key)};
   auto* data = static_cast<std::byte*>(state.find(key));
-  return {data == nullptr ? nullptr : data + static_cast<std::size_t>(offset) * size_of(dtype),
-          dtype};
+  if (data != nullptr) out.data = data + static_cast<std::size_t>(offset) * size_of(out.dtype);
+  if (out.dtype != DType::i8) return out;
+  out.scale_stride = rules::scales_per_row(cols);
+  auto* scales = static_cast<float*>(state.find(scale_key(key)));
+  if (scales == nullptr || cols == 0) return out;
+  out.scales = scales + offset / cols * out.scale_stride + offset % cols / rules::kScaleBlock;
+  return out;
 }
 
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas) {
-  if (storage.state_dtype != StateDType::bf16) return {};
-  for (const double beta : betas) {
-    if (1 - beta >= 0x1.0p-8) continue;
+  const bool int8 = storage.state_dtype == StateDType::int8;
+  if (storage.state_dtype == StateDType::fp32) return {};
+  if (int8 && storage.state_rounding == StateRounding::stochastic) return {};
+  const double least = int8 ? 0x1.0p-12 : 0x1.0p-8;
+  for (const double beta : int8 ? betas.first(1) : betas) {
+    if (1 - beta >= least) continue;
     return fmt::format(
-        "[{}] state_dtype = bf16 with an average of beta {}: rounded to bf16 it "
-        "stops changing before it has settled; use beta <= {:.4g} or state_dtype=fp32",
-        rule, beta, 1 - 0x1.0p-8);
+        "[{0}] state_dtype = {1} with an average of beta {2}: rounded to {1} it "
+        "stops changing before it has settled; use beta <= {3:.4g} or state_dtype=fp32",
+        rule, int8 ? "int8" : "bf16", beta, 1 - least);
   }
   return {};
 }
@@ -179,6 +228,14 @@ void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& optio
                 "option 'ns_dtype' = 'fp16'; fp16 products exist on CUDA only; use fp32 or bf16 "
                 "on the CPU");
   }
+}
+
+void check_state_dtype(std::string_view rule, const StorageOptions& storage,
+                       const EngineOptions& engine) {
+  if (engine.device != Device::cuda || storage.state_dtype != StateDType::int8) return;
+  throw Error(ErrorKind::unsupported, rule,
+              "option 'state_dtype' = 'int8'; int8 state exists on the CPU only; use "
+              "state_dtype=bf16 or fp32 on CUDA");
 }
 
 }  // namespace rode

@@ -97,6 +97,9 @@ struct MatrixShape {
 
 // Throws in the name of `rule` if the rank is below 2.
 MatrixShape matrix_shape(std::string_view rule, const Subject& subject);
+// Any parameter as a matrix without gaps, whose rows int8 state is cut along: one row if the rank
+// is below 2.
+Geometry stored_matrix(const Parameter& parameter);
 
 struct Block {
   std::int64_t offset = 0;  // of its first element
@@ -112,7 +115,14 @@ std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
 void check_split_names(std::string_view rule, std::string_view splits,
                        const std::vector<std::string>& names);
 
+// Of parameter-sized state that is not quantised.
 DType moment_dtype(const StorageOptions& storage);
+// Adds the state that `state_dtype` may quantise: `key`, and its scales where it is int8.
+void append_momentum(std::vector<StateSpec>& specs, std::string_view key, const Subject& subject,
+                     const StorageOptions& storage);
+// Throws if a block begins within the scale block of another one.
+void check_scale_blocks(std::string_view rule, const Subject& subject,
+                        const std::vector<Block>& blocks, const StorageOptions& storage);
 // Adds `low_bits` if bf16 weights are kept exactly.
 void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
                      const StorageOptions& storage);
@@ -126,7 +136,9 @@ RowAverages row_averages(const StateSlots& state, const Block& block);
 // Fills what every job has. `offset` counts elements from the parameter's first.
 void fill_base(JobBase& job, const Subject& subject, const StorageOptions& storage,
                const StateSlots& state, std::int64_t offset = 0);
-Moments moments(const StateSlots& state, std::string_view key, std::int64_t offset = 0);
+// Of the block at `offset` in a matrix of `cols` columns.
+Moments moments(const StateSlots& state, std::string_view key, std::int64_t cols,
+                std::int64_t offset = 0);
 
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
@@ -134,8 +146,9 @@ rules::AdamW::Constants rest_constants(const Options& o) {
   return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 
-// An average in bf16 stops changing if 1 - beta is below half a unit in its last place; a warning,
-// or empty.
+// An average in bf16 stops changing if 1 - beta is below half a unit in its last place, the first
+// one in int8 if what a step adds is small beside 1 / 127 of its block's largest; a warning, or
+// empty.
 std::string slow_average_advice(std::string_view rule, const StorageOptions& storage,
                                 std::span<const double> betas);
 
@@ -161,5 +174,8 @@ struct NewtonSchulzOptions {
 // the Gram form only in fp32. CUDA has the published start and guard only.
 void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine);
+// The CUDA kernels have no int8 state.
+void check_state_dtype(std::string_view rule, const StorageOptions& storage,
+                       const EngineOptions& engine);
 
 }  // namespace rode

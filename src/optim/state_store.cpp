@@ -9,6 +9,7 @@
 #include "core/nearest.h"
 #include "optim/state_values.h"
 #include "rode/error.h"
+#include "rode/stored_state.h"
 
 namespace rode {
 
@@ -72,45 +73,134 @@ std::size_t spec_bytes(const std::vector<StateSpec>& specs) {
   return bytes;
 }
 
+namespace {
+
+struct Place {
+  const ParameterState* state = nullptr;
+  std::size_t index = 0;
+
+  const StateSpec& spec() const { return state->specs()[index]; }
+};
+using Places = std::map<std::string, Place>;
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorKind::state_mismatch, "load state", message);
+}
+
+// "state.w.momentum" of "state.w.momentum_scale"; empty for any other name.
+std::string scaled_name(const std::string& name) {
+  const std::string ending = scale_key("");
+  return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) : std::string();
+}
+
+ConstStoredState saved_state(const SafetensorsFile& file, const std::string& name) {
+  const std::string scales = scale_key(name);
+  return {file.tensor(name), file.contains(scales) ? file.tensor(scales) : ConstTensorView{}};
+}
+
+// The same as it is stored here, over these bytes (null: of shapes and types alone).
+StoredState own_state(const Places& places, const std::string& name, std::byte* values,
+                      std::byte* scales) {
+  const StateSpec& spec = places.at(name).spec();
+  StoredState out{{values, spec.shape, spec.dtype}, {}};
+  if (const auto found = places.find(scale_key(name)); found != places.end()) {
+    const StateSpec& scale = found->second.spec();
+    out.scales = {scales, scale.shape, scale.dtype};
+  }
+  return out;
+}
+
+bool same_storage(const ConstTensorView& saved, const StateSpec& here) {
+  return saved.shape == here.shape && saved.dtype == here.dtype;
+}
+
+// Whether the file has the state `name` in another storage than it has here.
+bool converted(const SafetensorsFile& file, const Places& places, const std::string& name) {
+  const auto found = places.find(name);
+  if (found == places.end() || !file.contains(name)) return false;
+  const DType saved = file.tensor(name).dtype, here = found->second.spec().dtype;
+  return saved != here && is_stored_state(saved) && is_stored_state(here);
+}
+
+// Throws where an entry of the file does not fit.
+void check_entry(const SafetensorsFile& file, const Places& places, const std::string& name,
+                 const std::vector<std::string>& names) {
+  const std::string values = scaled_name(name);
+  const bool scales = !values.empty() && file.contains(values) && places.contains(values) &&
+                      file.tensor(values).dtype == DType::i8;
+  const auto found = places.find(name);
+  if (found == places.end() && !scales) {
+    refuse(fmt::format(
+        "the file has '{}', which these parameters and options do not have{}; "
+        "load it with the parameters and the optimizer that saved it",
+        name,
+        names.empty() ? std::string() : fmt::format(" (nearest: '{}')", nearest(name, names))));
+  }
+  const ConstTensorView saved = file.tensor(name);
+  const std::string key = name.substr(name.rfind('.') + 1);
+  if (saved.dtype == DType::i8 && !file.contains(scale_key(name))) {
+    refuse(
+        fmt::format("the file has '{}', which is I8, but not its scales, '{}'; expected both; "
+                    "load a file that has them",
+                    name, scale_key(name)));
+  }
+  if (found != places.end() && !values.empty() && places.contains(values) && !scales) {
+    refuse(
+        fmt::format("the file has '{}', but no I8 tensor '{}' that it belongs to; remove it, or "
+                    "load a file that has both",
+                    name, values));
+  }
+  if (converted(file, places, name)) {
+    check_convertible(name, saved_state(file, name), own_state(places, name, nullptr, nullptr));
+  } else if (found != places.end() && !converted(file, places, values) &&
+             !same_storage(saved, found->second.spec())) {
+    const StateSpec& here = found->second.spec();
+    refuse(
+        fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
+                    "and options that saved it",
+                    name, to_string(saved.dtype), to_string(saved.shape), to_string(here.dtype),
+                    to_string(here.shape)));
+  }
+  check_state_values(name, key, saved);
+}
+
+// Uploads one entry, with its scales where it is converted to int8.
+void load_entry(const SafetensorsFile& file, const Places& places, const std::string& name) {
+  const Place& place = places.at(name);
+  if (!converted(file, places, name)) {
+    place.state->upload(place.index, file.tensor(name));
+    return;
+  }
+  const StoredState sizes = own_state(places, name, nullptr, nullptr);
+  std::vector<std::byte> values(sizes.values.bytes());
+  std::vector<std::byte> scales(sizes.scales.dtype == DType::f32 ? sizes.scales.bytes() : 0);
+  const StoredState fresh = own_state(places, name, values.data(), scales.data());
+  convert_state(name, saved_state(file, name), fresh);
+  place.state->upload(place.index, fresh.values);
+  if (fresh.values.dtype != DType::i8) return;
+  const Place& beside = places.at(scale_key(name));
+  beside.state->upload(beside.index, fresh.scales);
+}
+
+}  // namespace
+
 std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
                                     const std::vector<const ParameterState*>& states) {
-  struct Place {
-    const ParameterState* state;
-    std::size_t index;
-  };
-  std::map<std::string, Place> expected;
+  Places expected;
   std::vector<std::string> names, absent;
   for (const ParameterState* state : states) {
     for (std::size_t i = 0; i < state->specs().size(); ++i) {
       names.push_back(state->name(i));
       expected.emplace(names.back(), Place{state, i});
-      if (!file.contains(names.back())) absent.push_back(names.back());
     }
   }
-
-  const auto refuse = [](const std::string& message) {
-    throw Error(ErrorKind::state_mismatch, "load state", message);
-  };
+  for (const std::string& name : names) {
+    // Scales come with what they are made from.
+    const bool made = converted(file, expected, scaled_name(name));
+    if (!file.contains(name) && !made) absent.push_back(name);
+  }
   for (const std::string& name : file.names()) {
-    if (!name.starts_with("state.")) continue;
-    const auto found = expected.find(name);
-    if (found == expected.end()) {
-      refuse(fmt::format(
-          "the file has '{}', which these parameters and options do not have{}; "
-          "load it with the parameters and the optimizer that saved it",
-          name,
-          names.empty() ? std::string() : fmt::format(" (nearest: '{}')", nearest(name, names))));
-    }
-    const ConstTensorView saved = file.tensor(name);
-    const StateSpec& here = found->second.state->specs()[found->second.index];
-    if (!(saved.shape == here.shape) || saved.dtype != here.dtype) {
-      refuse(
-          fmt::format("'{}' is {} {} in the file, but {} {} here; load it with the parameters "
-                      "and options that saved it",
-                      name, to_string(saved.dtype), to_string(saved.shape), to_string(here.dtype),
-                      to_string(here.shape)));
-    }
-    check_state_values(name, here.key, saved);
+    if (name.starts_with("state.")) check_entry(file, expected, name, names);
   }
   if (complete && !absent.empty()) {
     refuse(fmt::format(
@@ -120,7 +210,8 @@ std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
         absent.size() == 1 ? std::string() : fmt::format(" and {} more", absent.size() - 1)));
   }
   for (const auto& [name, place] : expected) {
-    if (file.contains(name)) place.state->upload(place.index, file.tensor(name));
+    const bool made = converted(file, expected, scaled_name(name));
+    if (file.contains(name) && !made) load_entry(file, expected, name);
   }
   return absent;
 }

@@ -40,7 +40,8 @@ class ParameterState final : public StateSlots {
 
 std::size_t spec_bytes(const std::vector<StateSpec>& specs);
 
-// Copies every "state." tensor of `file` to the matching one, or throws and copies nothing. Returns
+// Copies every "state." tensor of `file` to the matching one, converted where `state_dtype` was
+// different when it was saved, or throws and copies nothing. Returns
 // the names that were expected but absent; with `complete`, throws instead.
 std::vector<std::string> load_state(const SafetensorsFile& file, bool complete,
                                     const std::vector<const ParameterState*>& states);

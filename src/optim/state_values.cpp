@@ -9,12 +9,14 @@
 #include <fmt/format.h>
 
 #include "rode/error.h"
+#include "rode/stored_state.h"
 #include "rules/rounding.h"
 
 namespace rode {
 namespace {
 
 bool never_negative(std::string_view key) {
+  if (key.ends_with(scale_key(""))) return true;
   constexpr std::array<std::string_view, 7> keys{"exp_avg_sq",    "row",        "col",     "radius",
                                                  "radius_avg_sq", "row_avg_sq", "snr_norm"};
   return std::ranges::find(keys, key) != keys.end();
@@ -39,6 +41,11 @@ void check_state_values(std::string_view name, std::string_view key,
         refuse(name, fmt::format("{}", steps[i]), "a step count");
       }
     }
+    return;
+  }
+  if (values.dtype == DType::i8) {
+    const auto* q = static_cast<const std::int8_t*>(values.data);
+    if (std::find(q, q + count, -128) != q + count) refuse(name, "-128", "numbers -127 to 127");
     return;
   }
   if (values.dtype != DType::f32 && values.dtype != DType::bf16) return;

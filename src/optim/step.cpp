@@ -112,8 +112,8 @@ Error Optimizer::Impl::refusal(const Fetched& now) const {
       const std::string& name = slot.parameter.name;
       if (!job->weight_finite) {
         return error(
-            fmt::format("the weights or the momentum of '{}' hold NaN or Inf; nothing was "
-                        "changed; restore a checkpoint",
+            fmt::format("the weights or the momentum of '{}' hold NaN or Inf, or numbers that "
+                        "fp32 cannot go on from; nothing was changed; restore a checkpoint",
                         name));
       }
       if (job->finite) continue;

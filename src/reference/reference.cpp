@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects the rule by the optimizer's name and the parameter's treatment.
+// Selects the rule by the optimizer's name and the parameter's treatment; state that is stored in
+// 8 bits is full precision inside a step.
 #include "reference/reference.h"
 
 #include <numeric>
 
+#include "reference/int8_state.h"
 #include "reference/rules.h"
 #include "reference/settings.h"
 
@@ -59,11 +61,8 @@ void check_shape(const Tensor& tensor, const std::string& what) {
                     " elements; expected " + std::to_string(elements) + " from its shape");
 }
 
-}  // namespace
-
-State initial_state(const std::string& optimizer, const Settings& settings,
-                    const Treatment& treatment, const Tensor& parameter) {
-  check_shape(parameter, "parameter");
+State full_state(const std::string& optimizer, const Settings& settings, const Treatment& treatment,
+                 const Tensor& parameter) {
   const auto same = kSameRule.find(optimizer);
   if (same != kSameRule.end()) return same->second.state(parameter);
   const MatrixRule rule = matrix_rule(optimizer);
@@ -77,13 +76,9 @@ State initial_state(const std::string& optimizer, const Settings& settings,
   return mars_m_state(settings, treatment, parameter);
 }
 
-std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
-                              const Treatment& treatment, Tensor& parameter, const Tensor& gradient,
-                              State& state, double multiplier) {
-  check_shape(parameter, "parameter");
-  check_shape(gradient, "gradient");
-  if (gradient.shape != parameter.shape)
-    throw Error(ErrorKind::shape, "reference", "the gradient's shape differs from the parameter's");
+std::vector<Diagnostics> full_step(const std::string& optimizer, const Settings& settings,
+                                   const Treatment& treatment, Tensor& parameter,
+                                   const Tensor& gradient, State& state, double multiplier) {
   const Rates rates = rates_of(settings, treatment, multiplier);
   const auto same = kSameRule.find(optimizer);
   if (same != kSameRule.end()) {
@@ -105,6 +100,31 @@ std::vector<Diagnostics> step(const std::string& optimizer, const Settings& sett
       break;
   }
   return {};
+}
+
+}  // namespace
+
+State initial_state(const std::string& optimizer, const Settings& settings,
+                    const Treatment& treatment, const Tensor& parameter) {
+  check_shape(parameter, "parameter");
+  State state = full_state(optimizer, settings, treatment, parameter);
+  if (has_int8_state(settings)) quantize(state, treatment);
+  return state;
+}
+
+std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
+                              const Treatment& treatment, Tensor& parameter, const Tensor& gradient,
+                              State& state, double multiplier) {
+  check_shape(parameter, "parameter");
+  check_shape(gradient, "gradient");
+  if (gradient.shape != parameter.shape)
+    throw Error(ErrorKind::shape, "reference", "the gradient's shape differs from the parameter's");
+  const bool int8 = has_int8_state(settings);
+  if (int8) dequantize(state, treatment);
+  auto diagnostics =
+      full_step(optimizer, settings, treatment, parameter, gradient, state, multiplier);
+  if (int8) quantize(state, treatment);
+  return diagnostics;
 }
 
 }  // namespace rode::reference

@@ -12,6 +12,7 @@ namespace rode::rules {
 struct AdamW {
   static constexpr int kMoments = 2;
   static constexpr const char* kKeys[kMoments] = {"exp_avg", "exp_avg_sq"};
+  static constexpr bool kQuantizesFirst = true;
   static constexpr bool kCountsSteps = true;
   static constexpr bool kAveragesSquares = true;
 

@@ -12,6 +12,7 @@ namespace rode::rules {
 struct AdEMAMix {
   static constexpr int kMoments = 3;
   static constexpr const char* kKeys[kMoments] = {"exp_avg_fast", "exp_avg_slow", "exp_avg_sq"};
+  static constexpr bool kQuantizesFirst = false;
   static constexpr bool kCountsSteps = true;
   static constexpr bool kAveragesSquares = true;
 

@@ -17,19 +17,23 @@ namespace rode::rules {
 // Largest squared norms of a gradient. A momentum of 0.99 sums a hundred gradients; an element of
 // 1e36 still fits fp32 then.
 inline constexpr double kMomentumLimit = 1e72;
+// Largest squared norm of a momentum: with such a gradient added, every element still fits fp32, so
+// that nothing but finite numbers is stored.
+inline constexpr double kBufferLimit = 2.8e76;  // (FLT_MAX / 2)^2
 // Of rules that average squares in fp32.
 inline constexpr double kSquaresLimit = 3.4e38;
 
 // What measuring tells of one job.
 struct Verdict {
   bool finite = true;         // the gradient is, and its squared norm within the rule's limit
-  bool weight_finite = true;  // weights and momentum are, where they were measured
+  bool weight_finite = true;  // weights and momentum are, and the momentum within its limit, where
+                              // they were measured
 };
 
 // Arrays that were not measured have the sum 0.
 RODE_HOST_DEVICE inline Verdict judge(const MatrixProducts& sums, double most_gg) {
   // Squares: a comparison that is false for NaN and for infinity.
-  return {sums.gg <= most_gg, sums.bb <= DBL_MAX && sums.tt <= DBL_MAX};
+  return {sums.gg <= most_gg, sums.bb <= kBufferLimit && sums.tt <= DBL_MAX};
 }
 
 // Whether one job's verdict refuses the whole step. `refuse_all`: a bad gradient leaves every job

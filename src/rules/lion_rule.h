@@ -11,6 +11,7 @@ namespace rode::rules {
 struct Lion {
   static constexpr int kMoments = 1;
   static constexpr const char* kKeys[kMoments] = {"exp_avg"};
+  static constexpr bool kQuantizesFirst = false;
   static constexpr bool kCountsSteps = false;
   static constexpr bool kAveragesSquares = false;
 

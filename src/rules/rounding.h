@@ -66,8 +66,11 @@ RODE_HOST_DEVICE inline float join_halves(std::uint16_t high, std::uint16_t low)
 
 // Counter-based randomness: the same (sequence, index) gives the same bits on every
 // backend, thread and run.
+RODE_HOST_DEVICE inline std::uint64_t random_word(std::uint64_t sequence, std::uint64_t index) {
+  return mix64(sequence + (index + 1) * kSplitMixStep);
+}
 RODE_HOST_DEVICE inline std::uint32_t random_bits(std::uint64_t sequence, std::uint64_t index) {
-  return static_cast<std::uint32_t>(mix64(sequence + (index + 1) * kSplitMixStep) >> 32);
+  return static_cast<std::uint32_t>(random_word(sequence, index) >> 32);
 }
 
 // The sequence of one parameter (seed and name) in one step: the step is spread over all bits,

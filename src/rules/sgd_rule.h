@@ -11,6 +11,7 @@ namespace rode::rules {
 struct Sgd {
   static constexpr int kMoments = 1;
   static constexpr const char* kKeys[kMoments] = {"momentum"};
+  static constexpr bool kQuantizesFirst = false;
   static constexpr bool kCountsSteps = false;
   static constexpr bool kAveragesSquares = false;
 

@@ -60,6 +60,7 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"splits", {"h.*=2,*.c_attn.weight=4+2+2"}},
       {"rounding", {"exact"}},
       {"state_dtype", {"bf16"}},
+      {"state_rounding", {"stochastic"}},
       {"seed", {"18446744073709551615"}},
   };
   if (info.value == "true") return {"false"};

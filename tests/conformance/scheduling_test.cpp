@@ -113,7 +113,9 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitOfTheVariants) {
                                    {{"radius", "adaptive"}, {"nesterov", "true"}},
                                    {{"conditioner", "none"}},
                                    {{"splits", "w0=3"}},
-                                   {{"state_dtype", "bf16"}}})
+                                   {{"state_dtype", "bf16"}},
+                                   {{"state_dtype", "int8"}},
+                                   {{"state_rounding", "stochastic"}, {"state_dtype", "int8"}}})
     expect_same_bits_with_any_threads(Method::by_name("rode", settings), model,
                                       settings[0].first + "=" + settings[0].second);
 }
@@ -124,6 +126,7 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitWithinOneLargeMatrix) {
   const Model model = model_of(63, {{1600, 1200}}, 1);
   for (const Settings& settings :
        {Settings{{"ns_steps", "2"}},
+        {{"ns_steps", "1"}, {"state_dtype", "int8"}},
         {{"ns_steps", "3"}, {"reproject", "final"}, {"ns_form", "gram"}}})
     expect_same_bits_with_any_threads(Method::by_name("rode", settings), model, "1600x1200");
   for (const char* name : {"muon", "mars-m"})
@@ -131,6 +134,8 @@ TEST(Scheduling, NumberOfThreadsChangesNoBitWithinOneLargeMatrix) {
         Method::by_name(name, {{"ns_steps", "1"}, {"ns_form", "standard"}}), model, "1600x1200");
   for (const char* name : {"adamw", "ademamix", "adafactor", "lion", "sgd"})
     expect_same_bits_with_any_threads(Method::by_name(name), model, "1600x1200");
+  expect_same_bits_with_any_threads(Method::by_name("adamw", {{"state_dtype", "int8"}}), model,
+                                    "1600x1200 int8");
 }
 
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfALargeSoap) {

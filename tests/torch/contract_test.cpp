@@ -47,6 +47,51 @@ TYPED_TEST(Archives, ContinueBitForBit) {
   expect_same(through.parameters(), second.parameters());
 }
 
+TEST(Int8State, ContinuesBitForBitAndIsConvertedWhereTheOptionChanges) {
+  RODEOptions options;
+  options.storage.state_dtype = StateDType::int8;
+  options.storage.state_rounding = StateRounding::stochastic;
+  LanguageModel first, second;
+  RODE before(first, options);
+  train(first, before, 0, 3);
+  std::stringstream model_file, optimizer_file;
+  ::torch::serialize::OutputArchive weights;
+  first.save(weights);
+  weights.save_to(model_file);
+  ::torch::save(before, optimizer_file);
+  ::torch::serialize::InputArchive read;
+  read.load_from(model_file);
+  second.load(read);
+  RODE after(second, RODEOptions{});
+  ::torch::load(after, optimizer_file);
+  train(first, before, 3, 5);
+  train(second, after, 3, 5);
+  const auto ours = first.parameters(), theirs = second.parameters();
+  for (std::size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(ours[i].equal(theirs[i])) << i;
+
+  const auto set = [&](StateDType dtype) {
+    for (std::size_t g = 0; g < 2; ++g) before.options(g).storage.state_dtype = dtype;
+    before.bind();
+  };
+  const std::size_t matrices = before.param_groups()[0].params().size();
+  ASSERT_GT(matrices, 0U);
+  const at::Tensor p = before.param_groups()[0].params()[0];
+  const at::Tensor q = before.state_tensor(p, "momentum").clone();
+  const at::Tensor scales = before.state_tensor(p, "momentum_scale").clone();
+  EXPECT_EQ(q.scalar_type(), at::kChar);
+  EXPECT_EQ(q.abs().max().item<int>(), 127);
+  ASSERT_EQ(scales.size(1), 1) << "the model's rows are one block";
+  set(StateDType::fp32);
+  const at::Tensor wide = before.state_tensor(p, "momentum").clone();
+  EXPECT_TRUE(wide.equal(q.to(at::kFloat) * scales));
+  EXPECT_FALSE(before.state_tensor(p, "momentum_scale").defined());
+  set(StateDType::int8);
+  EXPECT_TRUE(before.state_tensor(p, "momentum").equal(q));
+  EXPECT_TRUE(at::allclose(before.state_tensor(p, "momentum_scale"), scales, 1e-6));
+  set(StateDType::bf16);
+  EXPECT_EQ(before.state_tensor(p, "momentum").scalar_type(), at::kBFloat16);
+}
+
 TEST(Archives, OfExactRoundingHoldTheLowBits) {
   const rode::RodeOptions options{.storage = {.rounding = Rounding::exact}};
   const std::vector<Tensor> p = make_parameters(at::kBFloat16);

@@ -3,6 +3,7 @@
 #include "binding.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -12,6 +13,7 @@
 
 #include "cuda_stream.h"
 #include "rode/error.h"
+#include "rode/stored_state.h"
 #include "tensors.h"
 
 namespace rode::torch {
@@ -42,11 +44,14 @@ Parameter view(const std::string& name, const at::Tensor& value, Layout layout) 
 // Answers the engine's requests for state, and undoes its additions if construction fails.
 class EngineOptimizer::Binding::States {
  public:
-  States(ParamStates& states, std::vector<Slot>& slots) : states_(states) {
+  States(ParamStates& states, std::vector<Slot>& slots, const std::vector<PlannedState>& planned)
+      : states_(states) {
     for (Slot& slot : slots) {
       by_name_[slot.name] = &slot;
       slot.resumed = states.find(slot.parameter.unsafeGetTensorImpl()) != states.end();
     }
+    for (const PlannedState& entry : planned) shapes_[entry.parameter][entry.key] = &entry;
+    for (const PlannedState& entry : planned) convert(entry);
   }
   States(const States&) = delete;
   States& operator=(const States&) = delete;
@@ -73,6 +78,9 @@ class EngineOptimizer::Binding::States {
                        " has state of another optimizer; expected rode::torch::ParamState");
     }
     const std::string name(key);
+    if (const auto made = converted_.find({impl, name}); made != converted_.end()) {
+      return {made->second.data_ptr(), true};
+    }
     const auto known = state->tensors.find(name);
     if (known != state->tensors.end()) {
       take(slot, name, known->second, shape, dtype);
@@ -94,6 +102,11 @@ class EngineOptimizer::Binding::States {
 
   // Every question was asked: what is there now stays.
   void settle() {
+    for (const auto& [place, tensor] : converted_) {
+      auto& tensors = static_cast<ParamState&>(*states_.at(place.first)).tensors;
+      tensors[place.second] = tensor;
+      if (tensor.scalar_type() != at::kChar) tensors.erase(scale_key(place.second));
+    }
     for (const auto& [name, slot] : by_name_) {
       const auto found = states_.find(slot->parameter.unsafeGetTensorImpl());
       if (found == states_.end()) continue;
@@ -105,6 +118,51 @@ class EngineOptimizer::Binding::States {
   }
 
  private:
+  // State that `state_dtype` stored differently before, in the storage that it has now.
+  void convert(const PlannedState& planned) {
+    const at::Tensor& parameter = by_name_.at(planned.parameter)->parameter;
+    void* impl = parameter.unsafeGetTensorImpl();
+    const auto found = states_.find(impl);
+    if (found == states_.end()) return;
+    const auto* state = dynamic_cast<const ParamState*>(found->second.get());
+    if (state == nullptr) return;
+    const auto known = state->tensors.find(planned.key);
+    if (known == state->tensors.end()) return;
+    const std::optional<DType> saved = engine_dtype(known->second.scalar_type());
+    if (!saved || *saved == planned.dtype || !is_stored_state(*saved) ||
+        !is_stored_state(planned.dtype)) {
+      return;
+    }
+    const auto host = [](const at::Tensor& tensor) { return tensor.detach().cpu().contiguous(); };
+    const auto view_of = [](const at::Tensor& tensor) {
+      const DType dtype = engine_dtype(tensor.scalar_type()).value_or(DType::boolean);
+      return TensorView{tensor.data_ptr(), shape_of(tensor), dtype};
+    };
+    const auto make = [](const PlannedState& entry) {
+      const at::IntArrayRef sizes(entry.shape.dims().data(), entry.shape.dims().size());
+      return at::zeros(sizes, at::TensorOptions().dtype(torch_dtype(entry.dtype)));
+    };
+    const std::string beside = scale_key(planned.key);
+    const at::Tensor values = host(known->second), fresh = make(planned);
+    ConstStoredState from{view_of(values), {}};
+    StoredState to{view_of(fresh), {}};
+    at::Tensor scales, fresh_scales;
+    if (const auto given = state->tensors.find(beside); given != state->tensors.end()) {
+      scales = host(given->second);
+      from.scales = view_of(scales);
+    }
+    if (const auto own = shapes_.at(planned.parameter).find(beside);
+        own != shapes_.at(planned.parameter).end()) {
+      fresh_scales = make(*own->second);
+      to.scales = view_of(fresh_scales);
+    }
+    convert_state(planned.parameter + "." + planned.key, from, to);
+    converted_[{impl, planned.key}] = fresh.to(parameter.device());
+    if (fresh_scales.defined()) {
+      converted_[{impl, beside}] = fresh_scales.to(parameter.device());
+    }
+  }
+
   static void take(const Slot& slot, const std::string& key, at::Tensor& tensor, const Shape& shape,
                    DType dtype) {
     const bool same = shape_of(tensor) == shape && tensor.scalar_type() == torch_dtype(dtype) &&
@@ -123,6 +181,8 @@ class EngineOptimizer::Binding::States {
 
   ParamStates& states_;
   std::map<std::string, Slot*> by_name_;
+  std::map<std::string, std::map<std::string, const PlannedState*>> shapes_;
+  std::map<std::pair<void*, std::string>, at::Tensor> converted_;
   std::vector<std::pair<void*, std::string>> fresh_;
   bool settled_ = false;
 };
@@ -153,6 +213,7 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
   refuse_shared_memory(names, values);
 
   std::vector<ParameterGroup> given;
+  std::vector<PlannedState> planned;
   std::size_t index = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const GroupOptions& own = *options[g];
@@ -162,9 +223,12 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
     for (std::size_t i = 0; i < sizes_[g]; ++i, ++index) {
       group.parameters.push_back(view(names[index], values[index], own.layout));
     }
+    for (PlannedState& entry : planned_state(group.parameters, group.method, group.routing)) {
+      planned.push_back(std::move(entry));
+    }
     given.push_back(std::move(group));
   }
-  States memory(states, slots_);
+  States memory(states, slots_, planned);
   rode::EngineOptions engine;
   c10::OptionalDeviceGuard guard;  // the engine takes the current device for its own
   if (device_.is_cuda()) {

@@ -12,11 +12,12 @@
 namespace rode::torch {
 namespace {
 
-constexpr std::array<std::pair<DType, at::ScalarType>, 6> kTypes{{
+constexpr std::array<std::pair<DType, at::ScalarType>, 7> kTypes{{
     {DType::f32, at::kFloat},
     {DType::bf16, at::kBFloat16},
     {DType::i64, at::kLong},
     {DType::u16, at::kUInt16},
+    {DType::i8, at::kChar},
     {DType::f16, at::kHalf},
     {DType::f64, at::kDouble},
 }};

@@ -28,6 +28,7 @@ double element(const ConstTensorView& view, std::size_t i) {
     case DType::f32: return static_cast<const float*>(view.data)[i];
     case DType::f64: return static_cast<const double*>(view.data)[i];
     case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(view.data)[i]);
+    case DType::i8: return static_cast<const std::int8_t*>(view.data)[i];
     case DType::bf16: {
       const std::uint32_t bits = static_cast<const std::uint16_t*>(view.data)[i];
       return std::bit_cast<float>(bits << 16);
@@ -93,6 +94,7 @@ void refuse_narrow_options(const StepInput& input, const StepPlan& plan) {
                     key, value));
   };
   refuse("state_dtype", {"bf16"});
+  if (option_value(plan.method, "state_dtype") == "int8") refuse("state_rounding", {"stochastic"});
   refuse("ns_dtype", {"bf16", "fp16"});
   if (bf16) refuse("rounding", {"stochastic", "exact"});
 }
@@ -150,6 +152,12 @@ std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
   return items;
 }
 
+// As the engine's files have it.
+DType state_dtype(const Item& item, const std::string& key) {
+  if (key == "step") return DType::i64;
+  return item.state.contains(key + "_scale") ? DType::i8 : DType::f32;
+}
+
 std::string state_name(const Item& item, const std::string& key) {
   return fmt::format("state.{}.{}", *item.name, key);
 }
@@ -171,7 +179,15 @@ void load_state(std::vector<Item>& items, const StepInput& input) {
         }
         continue;
       }
-      reference::Tensor loaded = read(input.file().tensor(name));
+      const ConstTensorView saved = input.file().tensor(name);
+      const bool int8 = state_dtype(item, key) == DType::i8;
+      if (int8 != (saved.dtype == DType::i8)) {
+        throw Error(ErrorKind::state_mismatch, "step",
+                    fmt::format("'{}' is {}; expected {}, as these options store it: the reference "
+                                "does not convert; use --backend cpu",
+                                name, to_string(saved.dtype), int8 ? "I8" : "F32"));
+      }
+      reference::Tensor loaded = read(saved);
       if (loaded.shape != tensor.shape) {
         throw Error(ErrorKind::state_mismatch, "step",
                     fmt::format("'{}' has shape {}; expected {} for parameter '{}'; use the "
@@ -244,7 +260,13 @@ constexpr std::array<Field, 7> kFields = {{{"rho", &reference::Diagnostics::rho}
 void add_item(StepOutput& output, const Item& item) {
   for (const auto& [key, tensor] : item.state) {
     const Shape shape{std::span<const std::int64_t>(tensor.shape)};
-    if (key == "step") {
+    const DType dtype = state_dtype(item, key);
+    if (dtype == DType::i8) {
+      Buffer& buffer = output.owned.emplace_back(tensor.data.size());
+      std::ranges::transform(tensor.data, static_cast<std::int8_t*>(buffer.data()),
+                             [](double v) { return static_cast<std::int8_t>(v); });
+      output.entries.push_back({state_name(item, key), {buffer.data(), shape, dtype}});
+    } else if (dtype == DType::i64) {
       Buffer& buffer = output.owned.emplace_back(sizeof(std::int64_t));
       const auto count = static_cast<std::int64_t>(tensor.data.at(0));
       std::memcpy(buffer.data(), &count, sizeof(count));

@@ -33,12 +33,21 @@ enum class Rounding {
   exact,       // fp32 kept as bf16 plus 16 low bits: 2 more bytes per parameter
 };
 
-enum class StateDType { fp32, bf16 };
+// Parameter-sized state. int8: the momentum, or AdamW's first moment, in 8 bits with one fp32 scale
+// per block of 256 elements along a row of the stored matrix; further moments stay fp32.
+enum class StateDType { fp32, bf16, int8 };
+
+// Writing int8 state.
+enum class StateRounding {
+  nearest,
+  stochastic,  // unbiased, reproducible from `seed`
+};
 
 struct StorageOptions {
-  Rounding rounding = Rounding::nearest;      // bf16 parameters only
-  StateDType state_dtype = StateDType::fp32;  // matrix- and parameter-sized state
-  std::uint64_t seed = 0;                     // of stochastic rounding
+  Rounding rounding = Rounding::nearest;  // bf16 parameters only
+  StateDType state_dtype = StateDType::fp32;
+  StateRounding state_rounding = StateRounding::nearest;  // int8 state only
+  std::uint64_t seed = 0;                                 // of stochastic rounding
 
   bool operator==(const StorageOptions&) const = default;
 };

@@ -160,7 +160,7 @@ void CpuBackend::plan_slices(JobList& jobs) {
     measured_.emplace_back(&job);
   });
   for (ElementJob& job : jobs.element) {
-    add_slices(element_tasks_, elements_.size(), job.count);
+    add_slices(element_tasks_, elements_.size(), job.geometry.numel());
     elements_.push_back(&job);
   }
   measure_partial_.resize(measure_tasks_.size());

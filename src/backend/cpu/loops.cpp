@@ -290,6 +290,39 @@ void write(const Moments& moments, std::int64_t at, std::int64_t n, const float*
   narrow_nearest(values, static_cast<std::uint16_t*>(moments.data) + at, n);
 }
 
+float* read(const Moments& moments, const StateTile& tile, float* scratch) {
+  if (moments.dtype != DType::i8) return read(moments, tile.stored, tile.n, scratch);
+  dequantize(static_cast<const std::int8_t*>(moments.data) + tile.stored,
+             moments.scales[tile.scale], scratch, tile.n);
+  return scratch;
+}
+
+StateDraws state_draws(const JobBase& job, std::int64_t step) {
+  return {job.state_rounding,
+          rules::step_sequence(rules::state_sequence(job.weight.sequence), step), job.offset};
+}
+
+void write(const Moments& moments, const StateTile& tile, const float* values,
+           const StateDraws& draws) {
+  if (moments.dtype != DType::i8) {
+    write(moments, tile.stored, tile.n, values);
+    return;
+  }
+  write_block(moments, tile, values, largest_magnitude(values, tile.n), draws);
+}
+
+void write_block(const Moments& moments, const StateTile& tile, const float* values,
+                 std::int32_t most, const StateDraws& draws) {
+  const rules::BlockScale block = rules::block_scale(rules::magnitude(most));
+  moments.scales[tile.scale] = block.scale;
+  std::int8_t* q = static_cast<std::int8_t*>(moments.data) + tile.stored;
+  if (draws.rounding == StateRounding::nearest) {
+    round_nearest(values, q, block.inverse, tile.n);
+  } else {
+    round_stochastic(values, q, block.inverse, draws.sequence, draws.offset + tile.stored, tile.n);
+  }
+}
+
 Moved write_weights(const Weights& weight, std::uint64_t sequence, std::int64_t index,
                     std::int64_t at, std::int64_t n, const float* w, float* fresh) {
   if (weight.dtype == DType::f32) {

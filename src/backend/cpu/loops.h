@@ -11,6 +11,7 @@
 
 #include "backend/jobs.h"
 #include "rules/element_rules.h"
+#include "rules/int8_state.h"
 #include "rules/matrix_step.h"
 
 namespace rode::cpu {
@@ -18,8 +19,8 @@ namespace rode::cpu {
 // A slice is one task and one partial sum: cut by size alone, whatever the threads.
 inline constexpr std::int64_t kSlice = 65536;
 // A tile is what a loop sees at a time: five arrays of 1 KiB are still in L1 when the sums over
-// them follow.
-inline constexpr std::int64_t kTile = 256;
+// them follow. A block of int8 state is one tile.
+inline constexpr std::int64_t kTile = rules::kScaleBlock;
 
 inline std::int64_t slice_count(std::int64_t elements) { return (elements + kSlice - 1) / kSlice; }
 
@@ -56,14 +57,55 @@ void for_tiles(const Geometry& geometry, std::int64_t slice, F&& f) {
   for (std::int64_t i = slice * kSlice; i < end; i += kTile) f(i, i, std::min(kTile, end - i));
 }
 
+// A tile of a job whose state may be int8: `scale` is the index among the state's scales.
+struct StateTile {
+  std::int64_t tight, stored, n, scale;
+};
+
+// The tiles of a slice as they suit `moments`: without regard to rows, or block by block where it
+// is int8. A block belongs to the slice in which it begins: one thread finds its scale.
+template <class F>
+void for_state_tiles(const Moments& moments, const Geometry& geometry, std::int64_t slice, F&& f) {
+  if (moments.dtype != DType::i8) {
+    for_tiles(geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
+      f(StateTile{tight, stored, n, 0});
+    });
+    return;
+  }
+  const std::int64_t begin = slice * kSlice, cols = geometry.cols;
+  const std::int64_t end = std::min(geometry.numel(), begin + kSlice);
+  std::int64_t row = begin / cols;
+  std::int64_t col = (begin % cols + kTile - 1) / kTile * kTile;
+  for (; row * cols < end; ++row, col = 0) {
+    for (; col < cols && row * cols + col < end; col += kTile) {
+      f(StateTile{row * cols + col, row * geometry.stride + col, std::min(kTile, cols - col),
+                  row * moments.scale_stride + col / kTile});
+    }
+  }
+}
+
 inline Geometry flat(std::int64_t count) { return {1, count, count}; }
 
 // Readers return the array itself where it is fp32, else a widened copy in `scratch`.
 const float* read(const Grads& grad, std::int64_t at, std::int64_t n, float* scratch);
 const float* read(const Weights& weight, std::int64_t at, std::int64_t n, float* scratch);
 float* read(const Moments& moments, std::int64_t at, std::int64_t n, float* scratch);
+float* read(const Moments& moments, const StateTile& tile, float* scratch);
 // Stores what a loop left at `values`; nothing to do where that is the array itself.
 void write(const Moments& moments, std::int64_t at, std::int64_t n, const float* values);
+
+// How a job's int8 state is rounded in one step; `offset` is that of the job within its parameter.
+struct StateDraws {
+  StateRounding rounding;
+  std::uint64_t sequence;
+  std::int64_t offset;
+};
+StateDraws state_draws(const JobBase& job, std::int64_t step);
+void write(const Moments& moments, const StateTile& tile, const float* values,
+           const StateDraws& draws);
+// A block of int8 state whose largest magnitude is known.
+void write_block(const Moments& moments, const StateTile& tile, const float* values,
+                 std::int32_t most, const StateDraws& draws);
 
 // Adds the products of a run; t is the third array.
 void add_products(const float* t, const float* b, const float* g, std::int64_t n,
@@ -122,6 +164,19 @@ void combine_scaled(float* out, float a, float u, const float* x, float b, const
                     float* const* moments, float* out, std::int64_t n);
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
 #undef RODE_DECLARE_RUN
+
+// The same with the first moment in int8: moments[0] receives the new one, widened, whose largest
+// magnitude is returned (rules::magnitude_bits).
+std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
+                           const std::int8_t* q, float scale, float* const* moments, float* out,
+                           std::int64_t n);
+
+// One block of int8 state; `index` is that of its first element within the parameter.
+void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n);
+std::int32_t largest_magnitude(const float* x, std::int64_t n);
+void round_nearest(const float* x, std::int8_t* q, float inverse, std::int64_t n);
+void round_stochastic(const float* x, std::int8_t* q, float inverse, std::uint64_t sequence,
+                      std::int64_t index, std::int64_t n);
 
 void widen(const std::uint16_t* half, float* out, std::int64_t n);  // bf16 -> fp32
 void join(const std::uint16_t* high, const std::uint16_t* low, float* out, std::int64_t n);

@@ -93,20 +93,22 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
 // B <- B' and X_0 at `x`. The predicted norm of the start comes from inner products; where
 // the start is a small difference of large terms the prediction is off, so the norm that
 // was really reached is returned for correction.
-double form(const RodeJob& job, double target, Team& team, float* x, double* partial) {
+double form(const RodeJob& job, double target, std::int64_t step, Team& team, float* x,
+            double* partial) {
   const rules::RodeScalars& r = job.scalars;
   const FormCoefficients c{job.constants->momentum, r.buffer_w, r.start_b * target,
                            r.start_g * target, r.start_w * target};
+  const StateDraws draws = state_draws(job, step);
   const std::int64_t slices = slice_count(job.geometry.numel());
   team.run(slices, [&](std::int64_t slice) {
     float w_tile[kTile], g_tile[kTile], b_tile[kTile], x_tile[kTile];
     double sum = 0;
-    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
-      const float* w = read(job.weight, stored, n, w_tile);
-      const float* g = read(job.grad, stored, n, g_tile);
-      float* b = read(job.momentum, stored, n, b_tile);
-      sum += rode_form(c, b, g, w, b, x == nullptr ? x_tile : x + tight, n);
-      write(job.momentum, stored, n, b);
+    for_state_tiles(job.momentum, job.geometry, slice, [&](const StateTile& tile) {
+      const float* w = read(job.weight, tile.stored, tile.n, w_tile);
+      const float* g = read(job.grad, tile.stored, tile.n, g_tile);
+      float* b = read(job.momentum, tile, b_tile);
+      sum += rode_form(c, b, g, w, b, x == nullptr ? x_tile : x + tile.tight, tile.n);
+      write(job.momentum, tile, b, draws);
     });
     partial[slice] = sum;
   });
@@ -115,24 +117,25 @@ double form(const RodeJob& job, double target, Team& team, float* x, double* par
   return std::sqrt(xx);
 }
 
-double form(const MuonJob& job, const rules::MuonScalars& r, double target, Team& team, float* x,
-            double* partial) {
+double form(const MuonJob& job, const rules::MuonScalars& r, double target, std::int64_t step,
+            Team& team, float* x, double* partial) {
   const MuonCoefficients c{static_cast<float>(r.buffer_b), static_cast<float>(r.buffer_g),
                            static_cast<float>(r.buffer_p), static_cast<float>(r.start_b * target),
                            static_cast<float>(r.start_g * target)};
+  const StateDraws draws = state_draws(job, step);
   const bool mars = job.constants->mars;
   const std::int64_t slices = slice_count(job.geometry.numel());
   team.run(slices, [&](std::int64_t slice) {
     float g_tile[kTile], b_tile[kTile], p_tile[kTile];
     double sum = 0;
-    for_tiles(job.geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
-      const float* g = read(job.grad, stored, n, g_tile);
-      float* b = read(job.momentum, stored, n, b_tile);
+    for_state_tiles(job.momentum, job.geometry, slice, [&](const StateTile& tile) {
+      const float* g = read(job.grad, tile.stored, tile.n, g_tile);
+      float* b = read(job.momentum, tile, b_tile);
       // Without a previous gradient its coefficient is 0 and any finite array will do.
-      const float* p = mars ? read(job.previous, stored, n, p_tile) : b;
-      sum += muon_form(c, b, g, p, b, x + tight, n);
-      write(job.momentum, stored, n, b);
-      if (mars) write(job.previous, stored, n, g);
+      const float* p = mars ? read(job.previous, tile.stored, tile.n, p_tile) : b;
+      sum += muon_form(c, b, g, p, b, x + tile.tight, tile.n);
+      write(job.momentum, tile, b, draws);
+      if (mars) write(job.previous, tile.stored, tile.n, g);
     });
     partial[slice] = sum;
   });
@@ -152,9 +155,9 @@ NsPlan plan(const RodeJob& job, bool batched) {
 
 void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out) {
   float w_tile[kTile], g_tile[kTile], b_tile[kTile];
-  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
-    add_products(read(job.weight, stored, n, w_tile), read(job.momentum, stored, n, b_tile),
-                 read(job.grad, stored, n, g_tile), n, out);
+  for_state_tiles(job.momentum, job.geometry, slice, [&](const StateTile& tile) {
+    add_products(read(job.weight, tile.stored, tile.n, w_tile), read(job.momentum, tile, b_tile),
+                 read(job.grad, tile.stored, tile.n, g_tile), tile.n, out);
   });
 }
 
@@ -167,7 +170,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   float* x = r.direction ? scratch.floats : nullptr;
 
   const double target = rules::start_target(c.coefficients, iterates);
-  const double reached = form(job, target, team, x, scratch.partial);
+  const double reached = form(job, target, context.step, team, x, scratch.partial);
 
   NsResult result;
   if (rules::start_moves(r.direction, reached)) {
@@ -203,8 +206,9 @@ NsPlan plan(const MuonJob& job, bool batched) {
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
   const rules::Third third = rules::third_of(*job.constants);
   float t_tile[kTile], g_tile[kTile], b_tile[kTile];
-  for_tiles(job.geometry, slice, [&](std::int64_t, std::int64_t stored, std::int64_t n) {
-    const float* b = read(job.momentum, stored, n, b_tile);
+  for_state_tiles(job.momentum, job.geometry, slice, [&](const StateTile& tile) {
+    const std::int64_t stored = tile.stored, n = tile.n;
+    const float* b = read(job.momentum, tile, b_tile);
     const float* g = read(job.grad, stored, n, g_tile);
     if (third == rules::Third::previous) {
       add_products(read(job.previous, stored, n, t_tile), b, g, n, out);
@@ -224,7 +228,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   const rules::MuonScalars r = rules::muon_scalars(c, job.products);
   const double target = rules::start_target(c.coefficients, true);
   float* x = scratch.floats;
-  const double reached = form(job, r, target, team, x, scratch.partial);
+  const double reached = form(job, r, target, context.step, team, x, scratch.partial);
 
   NsResult result;
   if (rules::start_moves(r.direction, reached)) {

@@ -9,9 +9,13 @@ import numpy as np
 
 from .defaults import DEFAULTS, SAME_RULE, options_of
 from .elementwise import Adafactor, AdamW, AdEMAMix, Lion, Sgd, torch_adamw, torch_sgd
+from .int8 import Int8State
 from .muon import MarsM, Muon
 from .rode import Rode
 from .soap import Soap
+
+# Of options that several optimizers have, those that change a trajectory in double precision.
+STORAGE = ("state_dtype", "state_rounding", "seed")
 
 _MATRIX_RULES = {
     "rode": Rode,
@@ -27,12 +31,20 @@ _MATRIX_RULES = {
 
 def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dtype=np.float64):
     """The oracle of one parameter; `matrix` selects the rule (default: rank two or more)."""
-    options = options_of(optimizer, changed)
+    changed = dict(changed or {})
+    storage = {key: changed.pop(key) for key in STORAGE if key in changed}
     if matrix is None:
         matrix = w.ndim >= 2
+    int8 = storage.pop("state_dtype", "fp32") == "int8"
+    rule = _full(optimizer, w, options_of(optimizer, changed), name, matrix, in_out, dtype, int8)
+    return Int8State(rule, name, in_out, **storage) if int8 else rule
+
+
+def _full(optimizer, w, options, name, matrix, in_out, dtype, int8):
+    """With state in full precision."""
     if matrix and optimizer in _MATRIX_RULES:
         return _MATRIX_RULES[optimizer](name, w, options, in_out=in_out, dtype=dtype)
-    use_torch = dtype == np.float64
+    use_torch = dtype == np.float64 and not int8  # whose state is its own
     if optimizer not in SAME_RULE:
         rest = (
             options["lr_rest"],
