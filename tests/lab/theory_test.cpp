@@ -290,7 +290,7 @@ TEST(TheoremOne, FailsWithARadialRateThatIsTooLarge) {
   holds(named(theorem_1(sweep), "theorem_1_rates"));
   for (SweepRun& run : sweep.runs) run.trace.options.lr_rho = 1;
   fails(named(theorem_1(sweep), "theorem_1_rates"));
-  for (SweepRun& run : sweep.runs) run.theta_max = 1;
+  for (SweepRun& run : sweep.runs) run.turn.theta = 1;
   const Check angle = named(theorem_1(sweep), "theorem_1_angle");
   EXPECT_FALSE(angle.holds_as_printed);
   fails(named(theorem_1(sweep), "theorem_1_average"));  // no run is left to show anything

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
+
+#include <fmt/format.h>
 
 namespace rode::lab::theory {
 namespace {
@@ -40,6 +43,27 @@ Pair pair_of(const Trace& trace, std::size_t t) {
 double square(double x) { return x * x; }
 
 }  // namespace
+
+Check angle(const std::string& name, std::span<const Turn> turns, const std::string& what) {
+  double kept = 0;
+  std::size_t outside = 0;
+  Turn most;
+  for (const Turn& turn : turns) {
+    if (turn.inside()) kept = std::max(kept, turn.theta);
+    if (!turn.inside()) ++outside;
+    if (turn.theta > most.theta) most = turn;
+  }
+  Check check = make_check(name, "app:assump:angle", "largest angle <= pi/4; " + what, kept,
+                           Side::at_most, std::numbers::pi / 4);
+  if (outside == 0) return check;
+  check.printed = std::numbers::pi / 4;
+  check.holds_as_printed = false;
+  check.note = fmt::format(
+      "{} of {} runs turned farther and are left out: the published iteration can diverge; most in "
+      "step {} at lr {:.3g}, sigma {:.3g}, where q was {:.3g}",
+      outside, turns.size(), most.step, most.lr, most.noise, most.theta / most.lr);
+  return check;
+}
 
 Check displacement(const Trace& trace) {
   Worst worst;

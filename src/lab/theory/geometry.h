@@ -11,6 +11,8 @@
 
 namespace rode::lab::theory {
 
+// Assumption 6 of the runs that meet it; a note names those that do not.
+Check angle(const std::string& name, std::span<const Turn> turns, const std::string& what);
 Check displacement(const Trace& trace);        // its norm, from radii and angle
 Check displacement_parts(const Trace& trace);  // along U_t and across it
 Check radial_update(const Trace& trace);

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
+#include "lab/theory/geometry.h"
 
 namespace rode::lab::theory {
 namespace {
@@ -18,8 +18,6 @@ constexpr double kMomentum = 0.5;  // at 0.9 the theorem admits only lr_rho < 0.
 constexpr double kLr = 0.01, kLrRho = 0.01, kNoise = 0.1;
 // Of a slope over three runs, whose late means vary by a fifth from seed to seed.
 constexpr double kSlopeError = 0.2;
-
-std::string text_of(double x) { return fmt::format("{:.3g}", x); }
 
 struct Point {
   double lr, lr_rho, noise;
@@ -35,25 +33,15 @@ std::vector<Point> points() {
   return out;
 }
 
-// The largest angle of a run, and its step.
-void find_angle(SweepRun& run) {
-  for (std::size_t t = 0; t < run.trace.count(); ++t) {
-    const double theta = run.trace.steps[t].seen.theta;
-    if (theta <= run.theta_max) continue;
-    run.theta_max = theta;
-    run.theta_step = t;
-  }
-}
-
 SweepRun average(Trace trace, Constants& constants) {
   SweepRun run{.trace = std::move(trace)};
-  find_angle(run);
+  run.turn = largest_turn(run.trace);
   const std::size_t count = run.trace.count(), late = count - count / 3;
   run.steps = static_cast<double>(count);
   const double share = 1 / run.steps, late_share = 1 / static_cast<double>(count - late);
   for (std::size_t t = 0; t < count; ++t) {
     const Parts p = parts_of(run.trace, t);
-    if (run.inside()) constants.add(run.trace, t, p);
+    if (run.turn.inside()) constants.add(run.trace, t, p);
     const Values difference = sum(1, p.momentum, -1, p.tangent);
     const double radial = p.radial * p.radial, momentum = dot(p.momentum, p.momentum);
     const double error = dot(difference, difference);
@@ -71,34 +59,6 @@ SweepRun average(Trace trace, Constants& constants) {
   return run;
 }
 
-// Assumption 6 of the runs: the theorem says nothing about those that do not meet it.
-Check premise(const Sweep& sweep, const std::string& name) {
-  double kept = 0, most = 0;
-  std::size_t outside = 0;
-  std::string note;
-  for (const SweepRun& run : sweep.runs) {
-    most = std::max(most, run.theta_max);
-    if (run.inside()) {
-      kept = std::max(kept, run.theta_max);
-      continue;
-    }
-    if (outside++ == 0) {
-      note = "; first in step " + std::to_string(run.theta_step) + " at lr " +
-             text_of(run.trace.lr()) + ", sigma " + text_of(run.trace.noise) + ", where q was " +
-             text_of(run.theta_max / run.trace.lr());
-    }
-  }
-  Check check = make_check("theorem_1_angle", "app:assump:angle", "largest angle <= pi/4; " + name,
-                           kept, Side::at_most, std::numbers::pi / 4);
-  if (outside == 0) return check;
-  check.printed = std::numbers::pi / 4;
-  check.holds_as_printed = false;
-  check.note = std::to_string(outside) + " of " + std::to_string(sweep.runs.size()) +
-               " runs turned by up to " + text_of(most) +
-               ", and are left out: the published iteration can diverge" + note;
-  return check;
-}
-
 // Over the runs that `chosen` picks: the slope of log y in log x.
 struct Series {
   std::vector<double> x = {}, y = {};
@@ -107,7 +67,7 @@ Series series(const Sweep& sweep, const std::function<bool(const Trace&)>& chose
               const std::function<double(const Trace&)>& x, double SweepRun::* y) {
   Series out;
   for (const SweepRun& run : sweep.runs) {
-    if (!run.inside() || !chosen(run.trace)) continue;
+    if (!run.turn.inside() || !chosen(run.trace)) continue;
     out.x.push_back(x(run.trace));
     out.y.push_back(run.*y);
   }
@@ -135,8 +95,10 @@ std::vector<Check> polar(const Sweep& sweep, const std::string& name) {
 std::vector<Check> bounds(const Sweep& sweep, const std::string& name) {
   Worst average_bound, radial, momentum, error, tangent;
   double smallest = 1;
+  std::vector<Turn> turns;
   for (const SweepRun& run : sweep.runs) {
-    if (!run.inside()) continue;
+    turns.push_back(run.turn);
+    if (!run.turn.inside()) continue;
     const Trace& trace = run.trace;
     const Neighbourhood n = neighbourhood(sweep.constants, trace.momentum(), trace.lr_rho());
     const double bound = n.bound(trace);
@@ -150,7 +112,7 @@ std::vector<Check> bounds(const Sweep& sweep, const std::string& name) {
     tangent.add(run.late_tangent, 2 * bound / rate + 4 * bound);
   }
   const std::string label = "app:thm:neighborhood";
-  return {premise(sweep, name),
+  return {angle("theorem_1_angle", turns, name),
           make_check("theorem_1_rates", label,
                      "sufficiently small lr_rho: the smallest alpha_rho; " + name, smallest,
                      Side::at_least, 0),

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <numbers>
 #include <vector>
 
 #include "lab/theory/check.h"
@@ -22,9 +21,7 @@ struct SweepRun {
   double late_radial = 0, late_momentum = 0, late_error = 0,
          late_tangent = 0;  // over the last third
   double steps = 0;
-  double theta_max = 0;        // where it exceeds pi/4 the run does not meet Assumption 6
-  std::size_t theta_step = 0;  // and this was the step
-  bool inside() const { return theta_max <= std::numbers::pi / 4; }
+  Turn turn = {};
   double start_potential = 0;  // Phi_1, with the smallest value of f, 0, for Phi_inf
 };
 

@@ -42,6 +42,17 @@ double Trace::noise_tan_sq() const {
   return noise * noise * static_cast<double>(extent.count() - 1);
 }
 
+Turn largest_turn(const Trace& trace) {
+  Turn turn{.lr = trace.lr(), .noise = trace.noise};
+  for (std::size_t t = 0; t < trace.count(); ++t) {
+    const double theta = trace.steps[t].seen.theta;
+    if (theta <= turn.theta) continue;
+    turn.theta = theta;
+    turn.step = t;
+  }
+  return turn;
+}
+
 Trace follow(const Quadratic& problem, const FollowOptions& options) {
   const Extent extent = problem.extent();
   const Shape shape = shape_of(extent);

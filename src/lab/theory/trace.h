@@ -2,7 +2,9 @@
 // What the library's optimizer did on a problem, step by step, in the symbols of the paper.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <numbers>
 #include <vector>
 
 #include "lab/theory/matrix.h"
@@ -40,6 +42,16 @@ struct Trace {
   double noise_rho_sq() const { return noise * noise; }  // E (g^rho - G^rho)^2
   double noise_tan_sq() const;                           // E ||g^tan - G^tan||^2
 };
+
+// The largest angle of a run. Assumption 6 asks for at most pi/4: the theory says nothing about a
+// run beyond it.
+struct Turn {
+  double theta = 0;
+  std::size_t step = 0;
+  double lr = 0, noise = 0;  // of the run
+  bool inside() const { return theta <= std::numbers::pi / 4; }
+};
+Turn largest_turn(const Trace& trace);
 
 struct FollowOptions {
   RodeOptions rode = {};
