@@ -110,6 +110,16 @@ TEST(TheoryGeometry, DisplacementAndRotationFollowFromRadiiAndAngle) {
   }
 }
 
+TEST(TheoryGeometry, ARunThatOverflowsIsOutsideOfTheTheoryAndIsNamed) {
+  const Turn turn = largest_turn(follow(Quadratic(kSeed), {.rode = rates(0.01, 3e38), .steps = 9}));
+  EXPECT_FALSE(turn.inside());
+  const std::vector<Turn> turns = {largest_turn(right()), turn};
+  const Check check = angle("angle", turns, "");
+  EXPECT_FALSE(check.holds_as_printed);
+  EXPECT_NE(check.note.find("1 of 2 runs"), std::string::npos) << check.note;
+  EXPECT_TRUE(angle("angle", {turns.data(), 1}, "").holds_as_printed);
+}
+
 TEST(TheoryGeometry, TheRadiusFollowsTheCurrentGradientAlone) {
   holds(radial_update(right()));
   fails(radial_update(adaptive()));

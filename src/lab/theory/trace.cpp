@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "rode/error.h"
@@ -50,6 +51,10 @@ Turn largest_turn(const Trace& trace) {
     turn.theta = theta;
     turn.step = t;
   }
+  if (trace.overflowed) {
+    turn.theta = std::numeric_limits<double>::infinity();
+    turn.step = trace.count();
+  }
   return turn;
 }
 
@@ -70,16 +75,23 @@ Trace follow(const Quadratic& problem, const FollowOptions& options) {
     Step step{.weight = Values(weight.begin(), weight.end())};
     step.gradient = problem.gradient(step.weight);
     step.value = problem.value(step.weight);
-    if (t == options.steps) {
+    const auto end = [&] {
       trace.steps.push_back(std::move(step));
       return trace;
-    }
+    };
+    if (t == options.steps) return end();
     for (std::size_t i = 0; i < estimate.size(); ++i) {
       const double error = options.noise > 0 ? options.noise * gaussian.next() : 0;
       estimate[i] = static_cast<float>(step.gradient[i] + options.bias + error);
     }
     step.estimate.assign(estimate.begin(), estimate.end());
-    optimizer.step(options.multiplier);
+    try {
+      optimizer.step(options.multiplier);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::non_finite) throw;
+      trace.overflowed = true;
+      return end();
+    }
     step.buffer = momentum_of(optimizer);
     step.seen = optimizer.matrix_diagnostics().front();
     trace.steps.push_back(std::move(step));

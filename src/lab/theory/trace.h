@@ -34,6 +34,7 @@ struct Trace {
   double smoothness = 0;     // L
   // One more than there were steps: the last has neither estimate nor buffer.
   std::vector<Step> steps = {};
+  bool overflowed = false;  // the step after the last one left weights that are not finite
 
   std::size_t count() const { return steps.size() - 1; }
   double lr() const { return options.lr; }
@@ -51,7 +52,7 @@ struct Turn {
   double lr = 0, noise = 0;  // of the run
   bool inside() const { return theta <= std::numbers::pi / 4; }
 };
-Turn largest_turn(const Trace& trace);
+Turn largest_turn(const Trace& trace);  // infinite where the run overflowed
 
 struct FollowOptions {
   RodeOptions rode = {};
