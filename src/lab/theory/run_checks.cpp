@@ -212,7 +212,7 @@ Report check_run(const std::filesystem::path& path, const Note& note) {
   const RodeOptions options = options_of(run, where);
   const Logged logged = read_log(folder, options, note);
   const std::string name = text(run, "optimizer", where);
-  Report report{.source = fmt::format("{}: {} of {} entries in {} lines of the log", path.string(),
+  Report report{.source = fmt::format("{}: {}, {} entries in {} lines of the log", path.string(),
                                       name, logged.entries, logged.lines)};
 
   const auto add = [&](Check check) { report.checks.push_back(std::move(check)); };
