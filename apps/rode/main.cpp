@@ -115,6 +115,7 @@ int main(int argc, char** argv) try {
   rode::cli::add_tasks_command(app);
   rode::cli::add_train_command(app);
   rode::cli::add_compare_command(app);
+  rode::cli::add_theory_command(app);
 
   const int code = run(app, argc, argv);
   // A full disk or a closed pipe behind stdout must not look like success.

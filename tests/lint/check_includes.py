@@ -36,6 +36,7 @@ LAB = {
     "models": {"base", "task"},
     "run": {"base", "stream", "task"},
     "report": {"base", "run"},
+    "theory": {"base", "run"},
     "train": {"base", "stream", "task", "models", "run"},
 }
 LAB_WITH_TORCH = {"models", "train"}

@@ -22,4 +22,9 @@ void add_tasks_command(CLI::App& app) {
                      kRemedy);
 }
 
+void add_theory_command(CLI::App& app) {
+  add_absent_command(app, "theory", "Check the paper's theory on the library (not in this build)",
+                     kRemedy);
+}
+
 }  // namespace rode::cli
