@@ -89,7 +89,9 @@ int run(CLI::App& app, int argc, char** argv) {
     return kFailed;
   } catch (const rode::Error& error) {
     complain(error.what());
-    if (error.kind() == rode::ErrorKind::non_finite && !error.changed()) hint_at_skipping(app);
+    if (std::string_view(error.what()).find("on_non_finite") != std::string_view::npos) {
+      hint_at_skipping(app);
+    }
     return kFailed;
   } catch (const std::exception& error) {
     complain(error.what());
