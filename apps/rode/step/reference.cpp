@@ -210,7 +210,7 @@ bool usable_gradient(const StepInput& input, const StepPlan& plan, const Item& i
   if (plan.engine.on_non_finite == OnBadGradient::skip) return false;
   throw Error(ErrorKind::non_finite, "step",
               fmt::format("gradient of parameter '{}' holds NaN or Inf in step {}; expected finite "
-                          "values; nothing was changed; repair it",
+                          "values; nothing was changed; repair it, or set on_non_finite to skip",
                           *item.name, k));
 }
 
