@@ -19,7 +19,9 @@ inline double full_iteration_flops(double m, double n) { return 4 * m * n * n + 
 // segment of the Gram form builds G = X^T X and applies Q once; each of its iterations squares G,
 // and all but one of them multiply three pairs of matrices that commute (Q T, T G, T G T).
 // `commuting`: what such a product takes, 1 where exactly one triangle is computed.
-inline double standard_form_cost(double r, int steps) { return steps * (3 * r + 1); }
+inline double standard_form_cost(double r, int steps) {
+  return steps * symmetric_iteration_flops(r, 1);
+}
 
 inline double gram_form_cost(double r, Coefficients set, int steps, double commuting) {
   double cost = 0;

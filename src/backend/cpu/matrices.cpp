@@ -193,7 +193,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   }
   job.write = rules::with_rows(rules::rode_write(c, context.multiplier, r, result.sums), rows);
   job.sums.dd = 0;
-  if (r.held) return;  // its weights are not even rounded
+  if (!rules::writes_weights(true, r.held)) return;
   write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);
 }
 

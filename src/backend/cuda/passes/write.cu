@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
   const MatrixStep& step = view.matrix_steps[entry.job];
   Moved moved;
   // RODE holds a matrix of ||W|| <= eps: its weights are not even rounded.
-  if (matrix.muon != 0 || step.held == 0) {
+  if (rules::writes_weights(matrix.muon == 0, step.held != 0)) {
     const bool moves = step.moves != 0;
     const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
                     matrix.slot_dtype};
