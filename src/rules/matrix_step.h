@@ -61,7 +61,7 @@ RODE_HOST_DEVICE inline IterateSums unconditioned_sums() { return {0, 1}; }
 
 // Whether a step writes a matrix's weights. RODE leaves one that is held alone: it is not even
 // rounded.
-RODE_HOST_DEVICE inline bool writes_weights(bool rode, bool held) { return !(rode && held); }
+RODE_HOST_DEVICE inline bool writes_weights(bool rode, bool held) { return !rode || !held; }
 
 // W' = w W + x X; q and theta are RODE's. As it stands: a matrix that is held. With rows that were
 // normalised, W' = w W + F_i (x X + u W) for row i (row_rule.h).
