@@ -18,7 +18,9 @@ LEARNED = 0.3  # what the loss falls by at least: far more than the tolerance
 def words_of(out, device, *extra, steps=STEPS):
     words = ["train", "--task", "tiny-lm", "--optimizer", "rode", "--out", out, "--quiet"]
     words += ["--threads", 1]
-    return [str(word) for word in [*words, "--steps", steps, "--warmup", 4, "--device", device, *extra]]
+    return [
+        str(word) for word in [*words, "--steps", steps, "--warmup", 4, "--device", device, *extra]
+    ]
 
 
 @pytest.fixture(autouse=True)
