@@ -48,26 +48,26 @@ as_root() {
 }
 
 install_packages() {
-  local packages=("$@")
+  local names=("$@")
   if [[ $EUID -ne 0 ]] && ! command -v sudo >/dev/null; then
-    die "needs root to install: apt-get install ${packages[*]}"
+    die "needs root to install: apt-get install ${names[*]}"
   fi
   local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y)
-  local install=("${apt[@]}" install --no-install-recommends "${packages[@]}")
+  local install=("${apt[@]}" install --no-install-recommends "${names[@]}")
   # The index is refreshed only where it is absent or names a version that is gone.
   local package
-  for package in "${packages[@]}"; do
+  for package in "${names[@]}"; do
     if ! apt-cache show "$package" >/dev/null 2>&1; then
       say "refreshing the package index"
       as_root "${apt[@]}" update
       break
     fi
   done
-  say "installing ${packages[*]}"
+  say "installing ${names[*]}"
   if ! as_root "${install[@]}"; then
     say "trying again with a fresh package index"
     as_root "${apt[@]}" update
-    as_root "${install[@]}" || die "apt-get could not install: ${packages[*]}"
+    as_root "${install[@]}" || die "apt-get could not install: ${names[*]}"
   fi
 }
 

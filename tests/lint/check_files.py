@@ -49,6 +49,16 @@ def line_problems(file: pathlib.Path, lines: list[str], source: bool):
             yield number, "TODO without an issue number; write TODO(#12)"
 
 
+def shell_problems(lines: list[str]):
+    """A `local` that names a readonly variable of its script ends the script where it runs."""
+    fixed = {match[1] for line in lines if (match := re.match(r"readonly (\w+)", line))}
+    for number, line in enumerate(lines, start=1):
+        if match := re.match(r"\s+local (.*)", line):
+            for name in re.findall(r"(?:^|\s)(\w+)(?==|\s|$)", match[1]):
+                if name in fixed:
+                    yield number, f"local '{name}' has the name of a readonly variable"
+
+
 def problems_of(file: pathlib.Path, text: str):
     source = is_source(file)
     lines = text.split("\n")
@@ -62,6 +72,8 @@ def problems_of(file: pathlib.Path, text: str):
         yield from head_problems(lines)
     if source and len(lines) > MAX_LINES:
         yield MAX_LINES + 1, f"{len(lines)} lines; more than {MAX_LINES}: divide the file"
+    if file.suffix == ".sh" or file == pathlib.Path(".ci/run"):
+        yield from shell_problems(lines)
     yield from line_problems(file, lines, source)
 
 

@@ -103,6 +103,9 @@ def main() -> None:
     cases = [(check, file, HEAD + text, expected) for check, file, text, expected in CASES]
     cases.append(("check_files", "src/core/a.cpp", "int a;\n", "a.cpp:1: expected 'SPDX"))
     cases.append(("check_files", "src/core/a.cpp", HEAD.splitlines()[0] + "\nint a;\n", "a.cpp:2"))
+    script = HEAD.replace("//", "#") + "readonly a=1\nf() {\n  local {name}=2\n}\n"
+    cases.append(("check_files", "tools/a.sh", script.replace("{name}", "b"), None))
+    cases.append(("check_files", "tools/a.sh", script.replace("{name}", "a"), "readonly variable"))
     failures = 0
     for check, file, text, expected in cases:
         result = report(check, file, text)
