@@ -46,6 +46,10 @@ class RODE(EngineOptimizer):
           radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
                                  rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
           radius = fixed         rho' = the norm at construction
+          radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
+                                 is multiplied by it
+          scale = angle          theta = lr * gamma * q / sqrt(min(fan-out, fan-in)), so that the angle
+                                 does not grow with the width
           direction = retraction U' = (U - theta D) / ||U - theta D||
           direction = fixed      U' = U
           conditioner = none     Q = X_0, q = 1
@@ -70,8 +74,10 @@ class RODE(EngineOptimizer):
         lr: float | torch.Tensor | None = None,
         lr_rho: float | None = None,
         *,
+        scale: str = "kernel",
         momentum: float = 0.9,
         radius: str = "learned",
+        radius_brake: float = 1.0,
         direction: str = "geodesic",
         conditioner: str = "newton_schulz",
         reproject: str = "guarded",

@@ -84,6 +84,7 @@ struct RodeJob : JobBase {
   Geometry geometry;
   Moments momentum;
   RowAverages rows;
+  double scale = 1;  // of the angle, by fan-out and fan-in
   rules::RodeScalarState state;
   rules::RodeScalars scalars{};  // update
   rules::MatrixWrite write{};    // update

@@ -31,9 +31,14 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       f.push_back(
           optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
                           "radial rate; relative if radius = adaptive (default then 0.01)"));
+      f.push_back(choice("scale", &O::scale, {"kernel", "angle"},
+                         "angle per lr; kernel: the norm of the orthogonalised matrix, angle: that "
+                         "over sqrt(min(fan-out, fan-in)), which does not grow with width"));
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
       f.push_back(choice("radius", &O::radius, {"learned", "adaptive", "fixed"},
                          "how the norm of a matrix changes"));
+      f.push_back(number("radius_brake", &O::radius_brake, at_least(0),
+                         "factor on steps that lengthen the radius"));
       f.push_back(choice("direction", &O::direction, {"geodesic", "retraction", "fixed"},
                          "how the direction changes"));
       f.push_back(choice("conditioner", &O::conditioner, {"newton_schulz", "none"},
@@ -127,9 +132,10 @@ class RodeInstance final : public RuleInstance {
   void refresh(const Rule& rule) override {
     const RodeOptions& o = static_cast<const RodeRule&>(rule).values();
     const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
-    matrix_ = {o.lr,           lr_rho,         o.momentum, o.snr_min,   o.floor,       o.eps,
-               o.eps_ns,       ns_steps_of(o), o.radius,   o.direction, o.conditioner, o.reproject,
-               o.coefficients, o.ns_dtype,     o.ns_form,  o.nesterov,  o.snr,         o.row_beta};
+    matrix_ = {o.lr,          lr_rho,      o.momentum,     o.snr_min,      o.floor,
+               o.eps,         o.eps_ns,    ns_steps_of(o), o.radius,       o.direction,
+               o.conditioner, o.reproject, o.coefficients, o.ns_dtype,     o.ns_form,
+               o.nesterov,    o.snr,       o.row_beta,     o.radius_brake, o.scale};
     rest_ = rest_constants(o);
   }
 
@@ -153,6 +159,8 @@ class RodeInstance final : public RuleInstance {
       if (matrix_.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
       job.momentum = moments(state, "momentum", blocks[i].geometry.stride, blocks[i].offset);
       job.rows = row_averages(state, blocks[i]);
+      job.scale = rules::rode_scale(matrix_, static_cast<double>(blocks[i].fan_out),
+                                    static_cast<double>(blocks[i].fan_in));
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
                    scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};

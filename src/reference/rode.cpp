@@ -13,9 +13,9 @@ namespace rode::reference {
 namespace {
 
 struct Options {
-  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta;
+  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta, brake;
   std::int64_t ns_steps;
-  std::string radius, direction, conditioner, coefficients, reproject;
+  std::string radius, direction, conditioner, coefficients, reproject, scale;
   bool snr, nesterov, rows;
 };
 
@@ -24,6 +24,8 @@ Options read(const Settings& settings, double multiplier) {
   o.lr = number(settings, "lr") * multiplier;
   o.lr_rho = number(settings, "lr_rho") * multiplier;
   o.beta = number(settings, "momentum");
+  o.scale = choice(settings, "scale", {"kernel", "angle"});
+  o.brake = number(settings, "radius_brake");
   o.floor = number(settings, "floor");
   o.eps = number(settings, "eps");
   o.eps_ns = number(settings, "eps_ns");
@@ -73,6 +75,9 @@ Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
   return x;
 }
 
+// The step of a radius, or of its logarithm: outwards only a part of it.
+double braked(const Options& o, double step) { return step * (step > 0.0 ? o.brake : 1.0); }
+
 // Item 3 and its two variants.
 double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
   if (o.radius == "fixed") {
@@ -80,12 +85,13 @@ double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
     if (scalars.radius <= o.eps) scalars.radius = rho;
     return scalars.radius;
   }
-  if (o.radius == "learned") return std::max(rho - o.lr_rho * s, o.floor * rho);
+  if (o.radius == "learned") return std::max(rho + braked(o, -o.lr_rho * s), o.floor * rho);
   scalars.average = 0.9 * scalars.average + 0.1 * s;
   scalars.average_sq = 0.95 * scalars.average_sq + 0.05 * s * s;
   const double a = scalars.average / (1.0 - std::pow(0.9, scalars.steps));
   const double b = scalars.average_sq / (1.0 - std::pow(0.95, scalars.steps));
-  return std::max(rho * std::exp(-o.lr_rho * a / (std::sqrt(b) + o.eps)), o.floor * rho);
+  const double change = braked(o, -o.lr_rho * a / (std::sqrt(b) + o.eps));
+  return std::max(rho * std::exp(change), o.floor * rho);
 }
 
 // `averages` is that of the block's first row; null where rows are not normalised.
@@ -119,6 +125,7 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
     if (d.q != 0.0) {  // 7; NaN passes through
       const Matrix direction = scale(1.0 / d.q, q);
       d.theta = o.lr * d.gamma * d.q;
+      if (o.scale == "angle") d.theta /= std::sqrt(static_cast<double>(std::min(w.rows, w.cols)));
       u_next = o.direction == "geodesic"
                    ? combine(std::cos(d.theta), u, -std::sin(d.theta), direction)
                    : combine(1.0, u, -d.theta, direction);

@@ -27,7 +27,8 @@ struct RodeConstants {
   NsDType ns_dtype;
   NsForm ns_form;
   bool nesterov, snr;
-  double row_beta;
+  double row_beta, radius_brake;
+  RodeScale scale;
 };
 
 // Whether the direction moves, and whether Newton-Schulz shapes what it moves along.
@@ -56,6 +57,11 @@ struct RodeScalars {
   // X_0 = start_b * B' + start_g * g + start_w * W, of norm 1
   double start_b, start_g, start_w;
 };
+
+// A step of the radius, or of its logarithm: one that lengthens it is multiplied by the brake.
+RODE_HOST_DEVICE inline double braked(const RodeConstants& c, double step) {
+  return step > 0 ? c.radius_brake * step : step;
+}
 
 RODE_HOST_DEVICE inline double at_least_zero(double x) { return x > 0 ? x : 0; }
 
@@ -88,7 +94,7 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
 
   const double lr_rho = multiplier * c.lr_rho;
   switch (c.radius) {
-    case Radius::learned: r.rho_next = r.rho - lr_rho * r.s; break;
+    case Radius::learned: r.rho_next = r.rho + braked(c, -lr_rho * r.s); break;
     case Radius::adaptive: {
       const double t = static_cast<double>(++*state.step);
       const double a = 0.9 * static_cast<double>(*state.radius_avg) + 0.1 * r.s;
@@ -97,7 +103,7 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
       *state.radius_avg_sq = static_cast<float>(b);
       const double a_hat = a / (1 - std::pow(0.9, t));
       const double b_hat = b / (1 - std::pow(0.95, t));
-      r.rho_next = r.rho * std::exp(-lr_rho * a_hat / (std::sqrt(b_hat) + c.eps));
+      r.rho_next = r.rho * std::exp(braked(c, -lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)));
       break;
     }
     case Radius::fixed:
@@ -125,12 +131,19 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   return r;
 }
 
+// The angle per lr and norm of the iterate.
+RODE_HOST_DEVICE inline double rode_scale(const RodeConstants& c, double fan_out, double fan_in) {
+  if (c.scale == RodeScale::kernel) return 1;
+  return 1 / std::sqrt(fan_out < fan_in ? fan_out : fan_in);
+}
+
 // The write-back W' = w * W + x * X, where X is the last iterate before its projection:
 // Q = X - t U, q = ||Q||. U' has norm 1 by construction because rho, t and xx are measured on the
 // very numbers that are combined (except U, which half-precision products on CUDA round to fp16
 // for t).
 RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double multiplier,
-                                               const RodeScalars& r, const IterateSums& x) {
+                                               double scale, const RodeScalars& r,
+                                               const IterateSums& x) {
   if (r.held) return {};
   MatrixWrite out{r.rho_next / r.rho, 0, 0, 0};
   if (!r.direction) return out;
@@ -139,7 +152,7 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
     out.q = 0;
     return out;
   }
-  out.theta = multiplier * c.lr * r.gamma * out.q;
+  out.theta = multiplier * c.lr * scale * r.gamma * out.q;
   double along_u = std::cos(out.theta), along_d = std::sin(out.theta);
   if (c.direction == Direction::retraction) {
     along_u = 1 / std::sqrt(1 + out.theta * out.theta);

@@ -37,6 +37,7 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"decay_rate", {"-0.30000000000000004"}},
       {"snr_min", {"0.30000000000000004"}},
       {"floor", {"0.30000000000000004"}},
+      {"radius_brake", {"0.30000000000000004"}},
       {"eps", {"0.30000000000000004"}},
       {"eps_ns", {"0.30000000000000004"}},
       {"eps_rest", {"0.30000000000000004"}},
@@ -72,6 +73,7 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
   if (out.value == info.value) {  // muon-rms is already rms, rode-fixed has another radius
     if (info.key == "scale") out.value = "original";
   }
+  if (info.key == "scale" && optimizer.starts_with("rode")) out.value = "angle";
   // Only RODE has the option that these need.
   if (!optimizer.starts_with("rode")) out.needs.clear();
   return out;

@@ -36,6 +36,13 @@ def pushed_inwards():
     return p
 
 
+def pushed_outwards():
+    """Gradients against the weight: the radius grows."""
+    p = matrices(2)
+    p.grads = [g - 20 * p.weight for g in p.grads]
+    return p
+
+
 def big_rotation():
     return matrices(2)
 
@@ -60,6 +67,10 @@ RODE = [
     ("nesterov", True, {}, matrices),
     ("radius", "adaptive", {}, matrices),
     ("radius", "fixed", {}, matrices),
+    ("radius_brake", 0.5, {"lr_rho": 1e-2}, pushed_outwards),
+    ("radius_brake", 0.5, {"radius": "adaptive"}, pushed_outwards),
+    ("scale", "angle", {}, matrices),
+    ("scale", "angle", {"splits": "w=8+32"}, matrices),  # of the block, not of the whole
     ("direction", "retraction", {"lr": 0.1}, big_rotation),
     ("direction", "fixed", {}, matrices),
     ("conditioner", "none", {}, matrices),

@@ -50,6 +50,7 @@ RODE_VARIANTS = [
     {"splits": "w=8+8+16", "snr": True, "radius": "fixed"},
     {"normalize": "rows"},
     {"normalize": "rows", "splits": "w=8+8+16", "row_beta": 0.5},
+    {"scale": "angle", "splits": "w=8+8+16", "radius_brake": 0.5},
 ]
 MUON_VARIANTS = [
     {"nesterov": False},

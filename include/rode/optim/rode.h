@@ -29,6 +29,10 @@
 //   radius = adaptive      a <- 0.9 a + 0.1 s,  b <- 0.95 b + 0.05 s^2, bias-corrected;
 //                          rho' = max(rho exp(-lr_rho a / (sqrt(b) + eps)), floor * rho)
 //   radius = fixed         rho' = the norm at construction
+//   radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
+//                          is multiplied by it
+//   scale = angle          theta = lr * gamma * q / sqrt(min(fan-out, fan-in)), so that the angle
+//                          does not grow with the width
 //   direction = retraction U' = (U - theta D) / ||U - theta D||
 //   direction = fixed      U' = U
 //   conditioner = none     Q = X_0, q = 1
@@ -55,14 +59,17 @@ enum class Radius { learned, adaptive, fixed };
 enum class Direction { geodesic, retraction, fixed };
 enum class Conditioner { newton_schulz, none };
 enum class Reproject { guarded, every, final };
+enum class RodeScale { kernel, angle };
 
 struct RodeOptions {
   double lr = 1.206e-3;  // directional rate: radians per unit of ||Q||
   // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
   std::optional<double> lr_rho = {};
+  RodeScale scale = RodeScale::kernel;  // kernel: theta = lr * gamma * q
   double momentum = 0.9;
   std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
   Radius radius = Radius::learned;
+  double radius_brake = 1;  // factor on steps that lengthen the radius
   Direction direction = Direction::geodesic;
   Conditioner conditioner = Conditioner::newton_schulz;
   Reproject reproject = Reproject::guarded;

@@ -191,7 +191,8 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     result.sums = rules::iterate_sums(rows, r.rho);
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
   }
-  job.write = rules::with_rows(rules::rode_write(c, context.multiplier, r, result.sums), rows);
+  job.write =
+      rules::with_rows(rules::rode_write(c, context.multiplier, job.scale, r, result.sums), rows);
   job.sums.dd = 0;
   if (!rules::writes_weights(true, r.held)) return;
   write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);

@@ -20,6 +20,8 @@ _RODE = {
     "reproject": "guarded",
     "nesterov": False,
     "radius": "learned",
+    "radius_brake": 1.0,
+    "scale": "kernel",
     "direction": "geodesic",
     "conditioner": "newton_schulz",
     "snr": False,

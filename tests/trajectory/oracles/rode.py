@@ -101,6 +101,8 @@ class Rode:
             q = norm(kernel)
             if q > 0:
                 theta = lr * gamma * q
+                if o["scale"] == "angle":
+                    theta /= math.sqrt(min(w.shape))
                 diag.update(q=q, theta=theta)
                 d = kernel / q
                 if o["direction"] == "geodesic":
@@ -117,12 +119,14 @@ class Rode:
                 self.state["radius"][i] = rho
             return float(self.state["radius"][i])
         if kind == "learned":
-            return max(rho - o["lr_rho"] * s, o["floor"] * rho)
+            outward = o["radius_brake"] if s < 0 else 1.0
+            return max(rho - outward * o["lr_rho"] * s, o["floor"] * rho)
         t = int(self.state["step"][0])
         a = self.state["radius_avg"][i] = 0.9 * self.state["radius_avg"][i] + 0.1 * s
         b = self.state["radius_avg_sq"][i] = 0.95 * self.state["radius_avg_sq"][i] + 0.05 * s * s
         a_hat, b_hat = a / (1 - 0.9**t), b / (1 - 0.95**t)
-        change = math.exp(-o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
+        outward = o["radius_brake"] if a_hat < 0 else 1.0
+        change = math.exp(-outward * o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
         return float(rho * max(change, o["floor"]))
 
     def _kernel(self, x, u):

@@ -26,7 +26,7 @@ __device__ rules::MatrixWrite rode_coefficients(const MatrixEntry& matrix, doubl
   rules::IterateSums sums;
   if (step.moves != 0) sums = matrix.iterates != 0 ? x : rules::unconditioned_sums();
   if (has_rows(matrix, step)) sums = rules::iterate_sums(step.rows, step.rode.rho);
-  return rules::rode_write(matrix.rode, multiplier, step.rode, sums);
+  return rules::rode_write(matrix.rode, multiplier, matrix.scale, step.rode, sums);
 }
 
 __device__ rules::MatrixWrite muon_coefficients(const MatrixEntry& matrix, double multiplier,
