@@ -23,6 +23,7 @@
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/newton_schulz/newton_schulz.h"
 #include "rode/error.h"
+#include "rules/cost.h"
 
 namespace {
 
@@ -198,8 +199,8 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
     const NsMatrix& matrix = matrices[static_cast<std::size_t>(i)];
     const auto n = static_cast<double>(std::min(matrix.rows, matrix.cols));
     const auto m = static_cast<double>(std::max(matrix.rows, matrix.cols));
-    full += 5 * (4 * m * n * n + 2 * n * n * n);
-    symmetric += 5 * (3 * m * n * n + n * n * n);
+    full += matrix.steps * rules::full_iteration_flops(m, n);
+    symmetric += matrix.steps * rules::symmetric_iteration_flops(m, n);
   }
   const double whole = median(wholes);
   std::printf(

@@ -141,9 +141,7 @@ def test_every_option_of_the_engine_has_the_same_default_here(kind):
     if kind in (rode.AdamW, rode.SGD):  # torch's own arguments, with its defaults
         by_torch = inspect.signature(getattr(torch.optim, kind.__name__)).parameters
         own |= by_torch.keys() - engine.keys()
-    unsupported = {"merge_dims", "precondition_1d", "normalize_grads"}  # only false
-    if kind is rode.SOAP:
-        unsupported.add("state_dtype")  # only fp32
+    unsupported = {"state_dtype"} if kind is rode.SOAP else set()  # only fp32
     assert parameters.keys() - own == engine.keys() - unsupported
     for key, value in engine.items():
         if key in unsupported or key in by_torch:

@@ -45,10 +45,8 @@ void for_planned_jobs(std::span<const Parameter> parameters, const Method& metho
   }
 }
 
-int iterations(const RodeJob& job) {
-  return rules::iterates(*job.constants) ? job.constants->ns_steps : 0;
-}
-int iterations(const MuonJob& job) { return job.constants->ns_steps; }
+int iterations(const RodeJob& job) { return rules::iterations(*job.constants); }
+int iterations(const MuonJob& job) { return rules::iterations(*job.constants); }
 int iterations(const JobBase&) { return 0; }
 
 }  // namespace

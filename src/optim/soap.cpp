@@ -29,10 +29,6 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
                           "steps between two changes of basis"));
       f.push_back(integer("max_precond_dim", &O::max_precond_dim, 1, 1000000,
                           "a longer side keeps the identity basis"));
-      f.push_back(boolean("merge_dims", &O::merge_dims, "only false: dimensions stay separate"));
-      f.push_back(boolean("precondition_1d", &O::precondition_1d,
-                          "only false: tensors of rank < 2 belong to the rest"));
-      f.push_back(boolean("normalize_grads", &O::normalize_grads, "only false"));
       append_rest(f);
       append_storage(f);
       return f;
@@ -41,11 +37,6 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
   }
 
   static void cross_check(std::string_view name, const SoapOptions& o) {
-    if (o.merge_dims || o.precondition_1d || o.normalize_grads) {
-      throw Error(ErrorKind::unsupported, name,
-                  "options 'merge_dims', 'precondition_1d' and 'normalize_grads' can only be "
-                  "false, as in the paper; leave them out");
-    }
     if (o.storage.state_dtype == StateDType::bf16) {
       throw Error(ErrorKind::unsupported, name,
                   "option 'state_dtype' = 'bf16'; SOAP's factors and bases need fp32; leave "

@@ -57,8 +57,6 @@ std::vector<std::size_t> preconditioned_modes(const Settings& settings, const Te
     throw Error(ErrorKind::shape, "reference soap",
                 "a tensor of rank " + std::to_string(tensor.shape.size()) +
                     " is routed to the matrix rule; expected rank 2 or more; route it to the rest");
-  for (const char* key : {"merge_dims", "precondition_1d", "normalize_grads"})
-    if (settings.contains(key) && flag(settings, key)) refuse(key, "true", "false");
   const std::int64_t most = integer(settings, "max_precond_dim", 0);
   std::vector<std::size_t> modes;
   for (std::size_t d = 0; d < tensor.shape.size(); ++d)

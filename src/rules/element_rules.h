@@ -4,8 +4,7 @@
 // An element rule is a type with
 //   kMoments, kKeys     its arrays of the parameter's size, in the order that element() sees them
 //   kQuantizesFirst     state_dtype = int8 is for the first of them, and the others stay fp32;
-//   false:
-//                       it is refused
+//                       where false, it is refused
 //   kCountsSteps        keeps `step`, the number of the parameter's gradients
 //   kAveragesSquares    a gradient must have squares that fp32 can hold
 //   Constants           what follows from the options alone

@@ -29,6 +29,8 @@ struct MuonConstants {
   double row_beta;
 };
 
+RODE_HOST_DEVICE inline int iterations(const MuonConstants& c) { return c.ns_steps; }
+
 // Whether the norm of the matrix is kept, so that W is measured too.
 RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
   return c.constraint != MuonConstraint::none;

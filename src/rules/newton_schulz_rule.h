@@ -93,8 +93,10 @@ struct NsRange {
   double input, output;
 };
 
+// A function: device code cannot copy a constant of the host.
+RODE_HOST_DEVICE constexpr NsRange jordan_range() { return {1.25, 1.2024}; }
+
 RODE_HOST_DEVICE inline NsRange ns_range(Coefficients set, int k) {
-  constexpr NsRange jordan{1.25, 1.2024};
   constexpr NsRange polar_express[5] = {
       {1.02, 1.9917}, {2.0316, 1.9664}, {2.0063, 1.8693}, {1.9092, 1.5756}, {1.5836, 1.1412}};
   constexpr NsRange you[5] = {
@@ -108,7 +110,7 @@ RODE_HOST_DEVICE inline NsRange ns_range(Coefficients set, int k) {
     case Coefficients::four: return four[k < 3 ? k : 3];
     case Coefficients::jordan: break;
   }
-  return jordan;
+  return jordan_range();
 }
 
 // By how much rounded operands may raise a singular value above what the polynomial makes of it:
@@ -139,7 +141,10 @@ RODE_HOST_DEVICE inline double guard_factor(const NsGuard& guard, double t) {
 }
 
 // That of the published polynomial, the only one that CUDA's kernels have.
-RODE_HOST_DEVICE inline double guard_factor(double t) { return guard_factor({1.25, 1.2024}, t); }
+RODE_HOST_DEVICE inline double guard_factor(double t) {
+  constexpr NsRange range = jordan_range();
+  return guard_factor({range.input, range.output}, t);
+}
 
 // An element of the reprojected iterate, t_w = t / rho.
 RODE_HOST_DEVICE inline float ns_project(float x, float w, float t_w, float factor) {

@@ -38,6 +38,9 @@ RODE_HOST_DEVICE inline bool turns(const RodeConstants& c) {
 RODE_HOST_DEVICE inline bool iterates(const RodeConstants& c) {
   return turns(c) && c.conditioner == Conditioner::newton_schulz;
 }
+RODE_HOST_DEVICE inline int iterations(const RodeConstants& c) {
+  return iterates(c) ? c.ns_steps : 0;
+}
 
 // One-element state; null if the option that needs it is off.
 struct RodeScalarState {

@@ -176,11 +176,6 @@ TEST(OptionsRefused, WhatWouldBeIgnoredIsRefusedInstead) {
     expect_error([&] { Optimizer(model.parameters(), method); }, ErrorKind::invalid_argument,
                  {"'ns_form' = 'gram'", "bf16"});
   }
-  for (const char* key : {"merge_dims", "precondition_1d", "normalize_grads"}) {
-    expect_error([&] { Method::by_name("soap", {{key, "true"}}); }, ErrorKind::unsupported,
-                 {"[soap]", key});
-    EXPECT_NO_THROW(Method::by_name("soap", {{key, "false"}}));
-  }
   for (const char* name : {"rode", "muon", "mars-m"}) {
     Settings settings{{"ns_form", "gram"}};
     if (std::string_view(name) == "rode") settings.emplace_back("reproject", "final");

@@ -122,10 +122,7 @@ const std::vector<Row>& defaults() {
                       {"betas", "0.95,0.95"},
                       {"eps", "1e-08"},
                       {"precondition_frequency", "10"},
-                      {"max_precond_dim", "10000"},
-                      {"merge_dims", "false"},
-                      {"precondition_1d", "false"},
-                      {"normalize_grads", "false"}},
+                      {"max_precond_dim", "10000"}},
                      kRest,
                      kStorage})},
       {"mars-m", join({{{"lr", "0.004097"},
@@ -255,8 +252,6 @@ TEST(Options, EveryOptionTakesAnotherValueAndPrintsItAsGiven) {
       SCOPED_TRACE(info.name + " " + option.key);
       // Refused in options_refused_test.cpp.
       if (info.name == "soap" && option.key == "state_dtype") continue;
-      if (option.key == "merge_dims" || option.key == "precondition_1d") continue;
-      if (option.key == "normalize_grads") continue;
       const auto [value, needs] = test::alternative(info.name, option);
       ASSERT_NE(value, "") << "options_support.h has no other value of this option";
       ASSERT_NE(value, option.value);

@@ -37,10 +37,6 @@ struct SoapOptions {
   double eps = 1e-8;
   int precondition_frequency = 10;
   std::int64_t max_precond_dim = 10000;
-  // The authors' further switches; only false is implemented.
-  bool merge_dims = false;
-  bool precondition_1d = false;
-  bool normalize_grads = false;
   double lr_rest = 2.591e-3;
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};

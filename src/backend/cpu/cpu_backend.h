@@ -77,13 +77,11 @@ class CpuBackend final : public Backend {
   std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, doubles, sums and factors of rows
 };
 
-// rode.cpp
+// matrices.cpp
 NsPlan plan(const RodeJob& job, bool batched);
 void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out);
 void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
-
-// muon.cpp
 NsPlan plan(const MuonJob& job, bool batched);
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out);
 void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,

@@ -148,9 +148,8 @@ double form(const MuonJob& job, const rules::MuonScalars& r, double target, std:
 
 NsPlan plan(const RodeJob& job, bool batched) {
   const rules::RodeConstants& c = *job.constants;
-  return plan_newton_schulz(job.geometry.rows, job.geometry.cols,
-                            rules::iterates(c) ? c.ns_steps : 0, c.coefficients, c.ns_dtype,
-                            c.ns_form, batched, c.reproject);
+  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, rules::iterations(c),
+                            c.coefficients, c.ns_dtype, c.ns_form, batched, c.reproject);
 }
 
 void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts& out) {

@@ -8,7 +8,7 @@
 //   events.out.tfevents.*
 //   config.json, model.safetensors    at the end: what from_pretrained(folder) opens
 //   result.json         written last: the run is done
-//   .lock               held by the process that trains (run_lock.h)
+//   .lock               held by the process that trains (lock.h)
 #pragma once
 
 #include <cstdint>

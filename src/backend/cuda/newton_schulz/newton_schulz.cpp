@@ -275,14 +275,18 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
        batch.program.coefficients, self.start_scale.as<float>(), self.blends.as<Blend>(),
        self.words.as<long long>(), self.written.as<int>(), static_cast<int>(batch.products.size())},
       stream));
+  RODE_CUDA_CHECK_LAUNCH(stream, "blends");
   for (const Launch& launch : device.launches) {
     const Product& product = batch.products[static_cast<std::size_t>(launch.first)];
     const ProductArgs args = self.arguments(batch, device, launch);
     const ProductKind kind = kind_of(product, device.guarded);
+    const char* name = name_of(product, launch.count, kind);
     self.enqueue(batch, device, kind, args, stream);
-    if (after) after(name_of(product, launch.count, kind));
+    RODE_CUDA_CHECK_LAUNCH(stream, name);
+    if (after) after(name);
     if (has_pass(product, kind)) {
       RODE_CUDA_CHECK(launch_projection(args, batch.program.dtype, stream));
+      RODE_CUDA_CHECK_LAUNCH(stream, "projection");
       if (after) after("projection");
     }
   }
@@ -290,8 +294,8 @@ void NewtonSchulz::run(std::size_t index, cudaStream_t stream,
     RODE_CUDA_CHECK(launch_sums({device.members.as<int>(), count, self.tiles.as<TileRange>(),
                                  self.partials.as<PartialSums>(), self.sums.as<PartialSums>()},
                                 stream));
+    RODE_CUDA_CHECK_LAUNCH(stream, "sums");
   }
-  RODE_CUDA_CHECK_LAUNCH(stream, "newton_schulz");
 }
 
 std::size_t NewtonSchulz::workspace_bytes() const {

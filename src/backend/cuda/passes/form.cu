@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
 
 // Brings the starts of Newton-Schulz to the norm they should have.
 //
-// One block per matrix adds the partial sums that form.cu left: 8 bytes per slice, so a launch
-// costs its latency.
+// One block per matrix adds the partial sums that the kernels above left: 8 bytes per slice, so a
+// launch costs its latency.
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)

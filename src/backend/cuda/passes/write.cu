@@ -4,8 +4,8 @@
 // Projection, rotation and rescaling are in the two coefficients. Where rows are normalised, row i
 // has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); that is a kernel by itself, so that
 // it costs nothing elsewhere. Bytes per element with fp32 weights and a bf16 iterate: reads 6,
-// writes 4. ||W' - W||^2, of the weights as stored, and
-// ||W||^2 are left per slice. One block of 256 threads per slice, six blocks per SM; a thread asks
+// writes 4. ||W' - W||^2, of the weights as stored, and ||W||^2 are left per slice; the last kernel
+// of this file adds them up. One block of 256 threads per slice, six blocks per SM; a thread asks
 // for two runs of both arrays before it uses the first.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"

@@ -66,14 +66,13 @@ NsRequest request_newton_schulz(const JobList& jobs) {
   };
   for (const RodeJob& job : jobs.rode) {
     const rules::RodeConstants& c = *job.constants;
-    const bool iterates = rules::iterates(c);
     NsMatrix matrix;
-    matrix.steps = iterates ? c.ns_steps : 0;
+    matrix.steps = rules::iterations(c);
     matrix.coefficients = c.coefficients;
     matrix.dtype = c.ns_dtype;
     matrix.form = c.ns_form;
     matrix.reproject = c.reproject;
-    matrix.sphere = iterates;
+    matrix.sphere = rules::iterates(c);
     add(job.geometry, rules::turns(c), matrix);
   }
   for (const MuonJob& job : jobs.muon) {
