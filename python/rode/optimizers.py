@@ -38,7 +38,8 @@ class RODE(EngineOptimizer):
           reproject = guarded    after each reprojection except the last, X is multiplied by
                                  min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
                                  iteration can diverge; this one is bounded in exact arithmetic
-                                 (tested in fp32). While |t| <= 0.0476 they are equal bit for bit.
+                                 (tested in fp32, on the CPU in bf16). While |t| <= 0.0476 they are
+                                 equal bit for bit.
                                  Other coefficients have numbers of their own (docs/numerics.md)
           reproject = every      exactly Algorithm 1
           reproject = final      one reprojection, after the last iteration
