@@ -3,9 +3,11 @@
 that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
 table of the engine instead."""
 
+import datetime
+
 import torch
 
-from rode._base import EngineOptimizer, Params, given
+from rode._base import EngineOptimizer, Group, Params, given
 
 __all__ = [
     "MARSM",
@@ -62,6 +64,10 @@ class RODE(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class RODE(EngineOptimizer):
         seed: int = 0,
         on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "rode", route, given(locals()))
@@ -126,6 +134,10 @@ class Muon(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -155,6 +167,8 @@ class Muon(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "muon", route, given(locals()))
@@ -184,6 +198,10 @@ class SOAP(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -203,6 +221,8 @@ class SOAP(EngineOptimizer):
         rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, given(locals()))
@@ -226,6 +246,10 @@ class MARSM(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -252,6 +276,8 @@ class MARSM(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "mars-m", route, given(locals()))
