@@ -83,6 +83,11 @@ RADIAL = (
     "A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless "
     "``couple_lr_rho`` is False."
 )
+PARALLEL = (
+    "``process_group`` (True: all processes) deals the parameters out: each process steps its share, "
+    "keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each "
+    "wait for them (docs/distributed.md)."
+)
 DELEGATED = (
     "What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``, "
     "``betas_rest`` and ``eps_rest``: a group of its own where a module is given."
@@ -103,6 +108,8 @@ HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """{purpose} Options left None take the default
 that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
 table of the engine instead."""
+
+import datetime
 
 import torch
 
@@ -168,6 +175,7 @@ def signature(info):
     lines.append('on_non_finite: str = "refuse",')
     if "lr_rho" in options:
         lines.append("couple_lr_rho: bool = True,")
+    lines += ["process_group: Group = None,", "timeout: float | datetime.timedelta | None = None,"]
     return [*lines, 'route: str = "language",']
 
 
@@ -181,6 +189,7 @@ def docstring(info, struct):
         notes.append(AS_TORCH.format(unused=twin.unused, refused=twin.refused))
     else:
         notes.append(DELEGATED if "betas_rest" in keys else ONE_RULE)
+    notes.append(PARALLEL)
     return "\n\n".join(
         [f"{first.rstrip('.')}::", block, *(textwrap.fill(note, 95) for note in notes)]
     )
@@ -213,7 +222,7 @@ def files(infos):
     out = {}
     for file, rows in members.items():
         twins = any(twin for _, _, twin in rows)
-        base = "from rode._base import EngineOptimizer, Params, given"
+        base = "from rode._base import EngineOptimizer, Group, Params, given"
         imports = base + ("\nfrom rode._torch_twin import TorchTwin" if twins else "")
         names = "[\n" + "".join(f'    "{name}",\n' for name in sorted(n for n, _, _ in rows)) + "]"
         head = HEAD.format(purpose=FILES[file], imports=imports, names=names)

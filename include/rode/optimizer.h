@@ -52,6 +52,9 @@ struct EngineOptions {
   bool batched = true;
   // For tests and benchmarks: results agree to rounding, whichever kernels multiply.
   CudaProducts cuda_products = CudaProducts::automatic;
+  // Whether the parameters are one process's share of a model's (shard_plan.h): then a pattern of
+  // `splits` may match none of them, which would otherwise be a mistake.
+  bool share = false;
   // Called once for each thing a user should know: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
   // Asked at construction for the memory of every state tensor; null: the engine allocates it.

@@ -11,6 +11,7 @@
 #include "rode/routing.h"
 #include "rode/safetensors.h"
 #include "rode/schedule.h"
+#include "rode/shard_plan.h"
 #include "rode/stored_state.h"
 #include "rode/tensor_view.h"
 #include "rode/version.h"

@@ -2,9 +2,10 @@
 """torch.optim's contract over the engine: groups, state, steps, checkpoints."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain
 from operator import is_
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -13,6 +14,7 @@ from rode._binding import Binding, is_capturing, refuse_capture
 from rode._checks import names_of
 from rode._exit import release_at_exit
 from rode._groups import NO_OPTIONS, Groups
+from rode._named_state import load_named_state
 from rode._options import (
     complete,
     gradient_policy,
@@ -20,9 +22,16 @@ from rode._options import (
     rate,
     settings,
 )
-from rode._shards import is_dtensor, placed
-from rode._stored_state import as_planned
-from rode._torch_state import from_torch, is_torchs, to_torch
+from rode._share_state import (
+    consolidated,
+    own_part,
+    refuse_copy,
+    refuse_named_state,
+    share_shapes,
+    share_state_dict,
+)
+from rode._shared_step import SharedSteps, make_share
+from rode._torch_state import to_torch
 from rode.routing import param_groups, warn_of_vocabularies
 
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
@@ -41,6 +50,9 @@ def _tensors(group: dict[str, Any]) -> list[torch.Tensor]:
 
 
 Params = torch.nn.Module | Iterable[Any]
+# A torch.distributed.ProcessGroup, True for all processes, None for this one alone. Any: torch may
+# be built without it.
+Group: TypeAlias = Any
 
 
 def given(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -59,6 +71,7 @@ class EngineOptimizer(Groups):
 
     # What becomes of gradients that are not finite; copies of earlier releases have none.
     _on_non_finite = "refuse"
+    _share: SharedSteps | None = None  # of several processes: what this one steps
 
     def __init__(
         self,
@@ -68,11 +81,31 @@ class EngineOptimizer(Groups):
         options: dict[str, Any],
         extra: dict[str, Any] | None = None,
     ) -> None:
+        self._share = make_share(options.pop("process_group", None), options.pop("timeout", None))
+        try:
+            self._construct(params, family, route, options, dict(extra or {}))
+            if self._delegates:  # here: the warning counts frames to the line that is meant
+                warn_of_vocabularies(self.param_groups)
+        except Exception as error:
+            if self._share is not None:
+                with suppress(_engine.Error):  # of ranks that do not answer: this one says more
+                    self._share.report(error)
+            raise
+        if self._share is not None:
+            self._share.make(self)
+
+    def _construct(
+        self,
+        params: Params,
+        family: str,
+        route: str,
+        options: dict[str, Any],
+        extra: dict[str, Any],
+    ) -> None:
         self._name = name = preset(family, options)
         self._reasons: dict[str, str] = {}  # of the routing, by parameter
         self._reset()
         self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
-        extra = dict(extra or {})
         if "couple_lr_rho" in options:
             extra["couple_lr_rho"] = options.pop("couple_lr_rho")
         defaults = complete(name, options)
@@ -85,8 +118,6 @@ class EngineOptimizer(Groups):
         super().__init__(params, defaults)
         self._constructed = True
         self._check_together()
-        if self._delegates:
-            warn_of_vocabularies(self.param_groups)
 
     def _reset(self) -> None:
         self._delegates = _engine.leaves_rest_to_adamw(self._name)
@@ -103,11 +134,16 @@ class EngineOptimizer(Groups):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        binding = self._bound()
-        if not self._send_options(binding):
-            binding = self._build()
-        binding.step()
+        if self._share is not None:
+            self._share.step(self)
+        else:
+            self._ready().step()
         return loss
+
+    def _ready(self) -> Binding:
+        """The engine, with the options as they are now."""
+        binding = self._bound()
+        return binding if self._send_options(binding) else self._build()
 
     def send_options(self) -> None:
         """Tells the device of edited options without a step: for steps that a CUDA graph replays,
@@ -132,10 +168,14 @@ class EngineOptimizer(Groups):
     def _build(self) -> Binding:
         refuse_capture(self.param_groups)
         self._drop()
+        groups = self.param_groups
+        if self._share is not None:
+            self._share.follow(self)
+            groups = self._share.groups(groups)
         effective = [self._effective(group) for group in self.param_groups]
         methods = [self._method(group) for group in self.param_groups]
-        self._adopt_state()
-        binding = Binding(self.param_groups, self.state, methods, self._on_non_finite)
+        self._adopt_state(None if self._share is None else self._share.shape)
+        binding = Binding(groups, self.state, methods, self._on_non_finite, self._share)
         binding.engine.set_steps_done(max(g.get("steps_done", 0) for g in self.param_groups))
         self._sent = effective
         self._seen: list[list[Any] | None] = [None] * len(self.param_groups)
@@ -144,24 +184,6 @@ class EngineOptimizer(Groups):
         self._binding = binding
         release_at_exit(self)
         return binding
-
-    def _adopt_state(self) -> None:
-        """State that a program has put there itself, out of a state dict (ZeroRedundancyOptimizer),
-        and state of a group whose `state_dtype` has changed."""
-        names = iter(names_of(self.param_groups))
-        for group in self.param_groups:
-            own = [next(names) for _ in group["params"]]
-            states = [self.state.get(p, {}) for p in group["params"]]
-            if not any(states):
-                continue
-            plan = self._plan(group, own)
-            for name, entries in zip(own, states, strict=True):
-                converted = as_planned(entries, f"{name}.", plan[name])
-                if self._torch_names is not None and is_torchs(entries, self._torch_names):
-                    converted = from_torch(entries, name, plan[name], self._torch_names)
-                if any(converted.get(key) is not value for key, value in entries.items()):
-                    entries.clear()
-                    entries.update(converted)
 
     def _remember(self, index: int) -> None:
         """What `_send_options` compares with; None: values that may change in place."""
@@ -223,7 +245,18 @@ class EngineOptimizer(Groups):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's. Those of AdamW and SGD have the keys and types of torch.optim's own and load
-        there, too."""
+        there, too. With `process_group` it holds this process's share alone."""
+        return self._all_state() if self._share is None else share_state_dict(self, self._share)
+
+    def consolidated_state_dict(self, to: int | None = 0) -> dict[str, Any] | None:
+        """The state dict of the whole, which loads with any number of processes, also without
+        `process_group`. All processes call it; it is on rank `to` of them, or on all (None), and
+        None elsewhere."""
+        if self._share is None:
+            return self._all_state()
+        return consolidated(self, self._share, to)
+
+    def _all_state(self) -> dict[str, Any]:
         self._note_steps()
         names = self._torch_names
         if names is None:
@@ -241,7 +274,11 @@ class EngineOptimizer(Groups):
         final: dict[str, Any] = {}
 
         def remember(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-            final.update(self._loadable(given))
+            shapes = share_shapes(given, self._share)
+            loaded = self._loadable(given, shapes)
+            if self._share is not None and shapes is None:
+                loaded = own_part(loaded, self._share)
+            final.update(loaded)
             return final
 
         def restore(_: torch.optim.Optimizer) -> None:
@@ -265,6 +302,7 @@ class EngineOptimizer(Groups):
         """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++
         library read. For safetensors: save_file(optimizer.named_state(), path,
         optimizer.metadata()). The tensors are those of `state`, not copies."""
+        refuse_named_state(self._share)
         return dict(self._bound().named_state)
 
     def metadata(self) -> dict[str, str]:
@@ -277,40 +315,11 @@ class EngineOptimizer(Groups):
     ) -> None:
         """Copies what `named_state` gave, or raises and copies nothing. Other names than
         "state." are ignored, so a file may hold the parameters too."""
-        binding = self._bound()
-        given = {name: value for name, value in tensors.items() if name.startswith("state.")}
-        here = binding.named_state
-        given = as_planned(given, "", {k: (list(v.shape), v.dtype) for k, v in here.items()})
-        for name in sorted(given.keys() ^ here.keys()):
-            where = "not in this optimizer" if name in given else "absent"
-            raise _engine.Error(f"[load state] '{name}' is {where}; load it with the parameters "
-                                "and options that saved it")  # fmt: skip
-        for name, value in given.items():
-            if value.shape != here[name].shape or value.dtype != here[name].dtype:
-                raise _engine.Error(
-                    f"[load state] '{name}' is {value.dtype} {tuple(value.shape)}; expected "
-                    f"{here[name].dtype} {tuple(here[name].shape)}"
-                )
-        saver = (metadata or {}).get("rode.optimizer")
-        own = binding.settled().metadata()["rode.optimizer"]
-        if saver is not None and saver != own:
-            raise _engine.Error(
-                f"[load state] saved by '{saver}', but the optimizer here is '{own}'; state of one "
-                f"has a different meaning for the other; load it into '{saver}'"
-            )
-        if metadata and "rode.step" in metadata:
-            steps = metadata["rode.step"]
-            try:
-                binding.engine.set_steps_done(int(steps))
-            except (TypeError, ValueError):  # the engine's refusal among them
-                raise _engine.Error(
-                    f"[load state] metadata 'rode.step' = '{steps}'; expected a step count; the "
-                    "file is damaged"
-                ) from None
-        for name, value in given.items():
-            here[name].copy_(placed(value, here[name]) if is_dtensor(here[name]) else value)
+        refuse_named_state(self._share)
+        load_named_state(self._bound(), tensors, metadata)
 
     def __getstate__(self) -> dict[str, Any]:
+        refuse_copy(self._share)
         self._note_steps()
         own = {key: getattr(self, key) for key in ("_name", "_keys", "_reasons", "_on_non_finite")}
         return {**super().__getstate__(), **own}
@@ -337,7 +346,8 @@ class EngineOptimizer(Groups):
 
     def refused_steps(self) -> int:
         """How many steps were left out because a gradient was not finite. Waits for the device."""
-        return 0 if self._binding is None else self._binding.refused_steps()
+        own = 0 if self._share is None else self._share.refused
+        return own if self._binding is None else own + self._binding.refused_steps()
 
     def diagnostics(self) -> dict[str, Any]:
         """Norms of the last step over all parameters, and under `matrices` RODE's scalars of

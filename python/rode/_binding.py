@@ -2,7 +2,7 @@
 """One engine on the memory of torch tensors: builds it, follows the tensors, steps."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any
@@ -66,13 +66,16 @@ class Binding:
         state: dict[torch.Tensor, dict[str, Any]],
         methods: list[Method],
         on_non_finite: str,
+        share: Any = None,
     ) -> None:
+        # Of several processes: what this one steps (_share.py); the groups hold nothing else.
+        self._share = share
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
         self.names = names_of(groups)
         refuse_matrices(groups, methods, self.names)
         # What this process steps: of a DTensor its part.
-        self._locals = [local(p) for p in self.params]
+        self._locals = [self._local(p) for p in self.params]
         self._agreement = make_agreement(groups, methods, self.names)
         self.device = one_device(self.names, self.params)
         self._check_parameters()
@@ -115,6 +118,10 @@ class Binding:
 
     # ---- Building ---------------------------------------------------------------------------
 
+    def _local(self, p: torch.Tensor) -> torch.Tensor:
+        own: torch.Tensor = local(p) if self._share is None else self._share.local(p)
+        return own
+
     def _make_engine(self, specs: list[Any], on_non_finite: str) -> _engine.Engine:
         # The engine takes the current device for its own.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
@@ -123,6 +130,7 @@ class Binding:
                 self._stream,
                 torch.get_num_threads(),
                 on_non_finite,
+                self._share is not None,
                 specs,
                 _EXCHANGE,
                 torch.float32,
@@ -201,9 +209,13 @@ class Binding:
             return False
         if any(_form(self._locals[index]) != form for index, form in self._copied_forms):
             return False
+        if self._share is not None:
+            if not self._share.follows(groups):
+                return False
+            groups = self._share.groups(groups)
         params = [group["params"] for group in groups]
-        if self._agreement is not None:
-            params = [list(map(local, members)) for members in params]
+        if self._agreement is not None or self._share is not None:
+            params = [list(map(self._local, members)) for members in params]
         return self.engine.follow_values(params)
 
     def _bind_copy(self, index: int, grad: Any) -> torch.Tensor:
@@ -270,6 +282,14 @@ class Binding:
             error.changed = True
             raise error
 
+    def step_parts(self, parts: dict[int, torch.Tensor], left: list[int]) -> None:
+        """A step on which the processes have agreed: with the gradients of the parts that this one
+        steps of parameters, by index, and without some parameters."""
+        try:
+            self._step(parts, left)
+        finally:
+            self.engine.release_grads()
+
     def _agreed_gradients(self, agreement: Agreement) -> dict[int, torch.Tensor]:
         if is_capturing(self.device):
             raise Error(
@@ -278,11 +298,13 @@ class Binding:
             )
         return agreement.gradients(self._skips)
 
-    def _step(self, parts: dict[int, torch.Tensor]) -> None:
+    def _step(self, parts: dict[int, torch.Tensor], left: Iterable[int] = ()) -> None:
         others = self.engine.follow_grads()
-        # Alive until the step is enqueued. A DTensor's part has its gradient elsewhere.
+        # Alive until the step is enqueued. The part of a parameter has its gradient elsewhere.
         given = [(index, self._locals[index].grad) for index in others]
         kept = [self._bind_copy(index, grad) for index, grad in (*given, *parts.items())]
+        for index in left:
+            self.engine.bind_grad(index, 0, "F32")
         for index, copy in self._copies:
             copy.copy_(self._locals[index].detach())
         if self.device.type == "cuda":

@@ -47,6 +47,30 @@ def convert_state(
     /,
 ) -> None: ...
 def planned_gradients(group: GroupSpec, /) -> list[tuple[str, bool, float]]: ...
+
+# name, bytes, bytes of a part that may have its own owner (0: none may), cost, bytes of state
+ItemRow: TypeAlias = tuple[str, int, int, float, int]
+
+def shard_items(group: GroupSpec, /) -> list[ItemRow]: ...
+def plan_shards(
+    items: Sequence[ItemRow], ranks: int, header_bytes: int, short_message: int, /
+) -> ShardPlan: ...
+
+class ShardPlan:
+    # item, owner, first byte within the item, bytes, offset within the owner's message
+    @property
+    def pieces(self) -> list[tuple[int, int, int, int, int]]: ...
+    # cost, bytes of weights, bytes of state of each rank
+    @property
+    def loads(self) -> list[tuple[float, int, int]]: ...
+    message_bytes: int
+    cuts: list[int]
+    hash: int
+    @property
+    def received_bytes(self) -> int: ...
+    @property
+    def cost_ratio(self) -> float: ...
+
 def holds(dictionary: dict[Any, Any], items: list[tuple[Any, Any]]) -> bool: ...
 def same(entries: list[tuple[dict[str, Any], str, Any]]) -> bool: ...
 
@@ -57,6 +81,7 @@ class Engine:
         stream: int,
         threads: int,
         on_non_finite: str,
+        share: bool,
         groups: Sequence[GroupSpec],
         exchange: object | None,
         float32: object,

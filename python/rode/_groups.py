@@ -2,7 +2,8 @@
 """Parameter groups: adding them, and checking all that will be stepped before it is."""
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -29,11 +30,12 @@ from rode._options import (
 )
 from rode._shards import refuse_matrices
 from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned
-from rode._torch_state import check_state, from_torch
+from rode._torch_state import check_state, from_torch, is_torchs
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
 NO_OPTIONS = ("params", "param_names")
+Shapes: TypeAlias = Callable[[torch.Tensor], list[int]]
 _OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
 
 
@@ -107,15 +109,17 @@ class Groups(torch.optim.Optimizer):
         if twice:  # torch has warned of it, without a name
             warnings.warn(f"[parameters] {twice}", stacklevel=2)
 
-    def _plan(self, group: dict[str, Any], names: list[str]) -> dict[str, Plan]:
+    def _plan(
+        self, group: dict[str, Any], names: list[str], shapes: Shapes | None = None
+    ) -> dict[str, Plan]:
         """The state of a group's parameters, by name and key; raises where its options or its
-        parameters are not to be stepped."""
+        parameters are not to be stepped. `shapes`: of what this process steps of each."""
         check_choices(group)
         transposed = group["layout"] == "in_out"
         for name, p in zip(names, group["params"], strict=True):
             check_parameter(name, p)
         members = [
-            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
+            (None, name, 0, shapes(p) if shapes else list(p.shape), TYPE_NAMES[p.dtype], transposed)
             for name, p in zip(names, group["params"], strict=True)
         ]
         plan: dict[str, Plan] = {name: {} for name in names}
@@ -170,7 +174,7 @@ class Groups(torch.optim.Optimizer):
             group.setdefault(key, value)
         group.setdefault("reference_lr", rate({"lr": group.get("initial_lr", group["lr"])}))
 
-    def _loadable(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _loadable(self, given: dict[str, Any], shapes: Shapes | None = None) -> dict[str, Any]:
         """A state dict as it will be taken; raises for what could not be stepped."""
         saved = given["param_groups"]
         if [len(g["params"]) for g in saved] != [len(g["params"]) for g in self.param_groups]:
@@ -185,7 +189,7 @@ class Groups(torch.optim.Optimizer):
         state = dict(given["state"])
         for group, numbers in zip(groups, (g["params"] for g in saved), strict=True):
             own_names = [next(names) for _ in numbers]
-            plan = self._plan(group, own_names)
+            plan = self._plan(group, own_names, shapes)
             for number, name in zip(numbers, own_names, strict=True):
                 entries = state.get(number, {})
                 if self._torch_names is not None:
@@ -195,3 +199,21 @@ class Groups(torch.optim.Optimizer):
                 if number in state:
                     state[number] = entries
         return {**given, "state": state}
+
+    def _adopt_state(self, shapes: Shapes | None) -> None:
+        """State that a program has put there itself, out of a state dict (ZeroRedundancyOptimizer),
+        and state of a group whose `state_dtype` has changed."""
+        names = iter(names_of(self.param_groups))
+        for group in self.param_groups:
+            own = [next(names) for _ in group["params"]]
+            states = [self.state.get(p, {}) for p in group["params"]]
+            if not any(states):
+                continue
+            plan = self._plan(group, own, shapes)
+            for name, entries in zip(own, states, strict=True):
+                converted = as_planned(entries, f"{name}.", plan[name])
+                if self._torch_names is not None and is_torchs(entries, self._torch_names):
+                    converted = from_torch(entries, name, plan[name], self._torch_names)
+                if any(converted.get(key) is not value for key, value in entries.items()):
+                    entries.clear()
+                    entries.update(converted)

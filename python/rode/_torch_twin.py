@@ -12,7 +12,7 @@ class TorchTwin(EngineOptimizer):
     """Takes torch's arguments; those that the engine does not know stay in the groups."""
 
     def __init__(self, params: Params, family: str, route: str, options: dict[str, Any]) -> None:
-        own = {*every_key(family), "on_non_finite"}
+        own = {*every_key(family), "on_non_finite", "process_group", "timeout"}
         of_torch = {key: options.pop(key) for key in options.keys() - own}
         # None means the engine's default elsewhere; where defaults are torch's, it means nothing.
         for key in options.keys() & live_keys(family):

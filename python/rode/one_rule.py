@@ -3,9 +3,11 @@
 that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
 table of the engine instead."""
 
+import datetime
+
 import torch
 
-from rode._base import EngineOptimizer, Params, given
+from rode._base import EngineOptimizer, Group, Params, given
 from rode._torch_twin import TorchTwin
 
 __all__ = [
@@ -36,6 +38,10 @@ class AdEMAMix(EngineOptimizer):
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -54,6 +60,8 @@ class AdEMAMix(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "ademamix", route, given(locals()))
@@ -77,6 +85,10 @@ class Adafactor(EngineOptimizer):
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -94,6 +106,8 @@ class Adafactor(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "adafactor", route, given(locals()))
@@ -117,6 +131,10 @@ class AdamW(TorchTwin):
     ``lr_rest`` and ``weight_decay_rest`` are set. ``foreach``, ``capturable``, ``differentiable``
     and ``fused`` choose between torch's loops and mean nothing here; ``amsgrad`` is refused.
     Checkpoints are torch's: either class loads those of the other.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     _torch_names: dict[str, str] | None = {}
@@ -142,6 +160,8 @@ class AdamW(TorchTwin):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "adamw", route, given(locals()))
@@ -161,6 +181,10 @@ class Lion(EngineOptimizer):
 
     One rule for all; given a module, what is not a matrix has ``lr_rest`` and
     ``weight_decay_rest``.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -176,6 +200,8 @@ class Lion(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "lion", route, given(locals()))
@@ -198,6 +224,10 @@ class SGD(TorchTwin):
     ``lr_rest`` and ``weight_decay_rest`` are set. ``foreach``, ``differentiable`` and ``fused``
     choose between torch's loops and mean nothing here; ``dampening`` is refused. Checkpoints are
     torch's: either class loads those of the other.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     _torch_names: dict[str, str] | None = {"momentum": "momentum_buffer"}
@@ -221,6 +251,8 @@ class SGD(TorchTwin):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "sgd", route, given(locals()))

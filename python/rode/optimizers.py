@@ -3,9 +3,11 @@
 that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
 table of the engine instead."""
 
+import datetime
+
 import torch
 
-from rode._base import EngineOptimizer, Params, given
+from rode._base import EngineOptimizer, Group, Params, given
 
 __all__ = [
     "MARSM",
@@ -67,6 +69,10 @@ class RODE(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -105,6 +111,8 @@ class RODE(EngineOptimizer):
         seed: int = 0,
         on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "rode", route, given(locals()))
@@ -133,6 +141,10 @@ class Muon(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -162,6 +174,8 @@ class Muon(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "muon", route, given(locals()))
@@ -191,6 +205,10 @@ class SOAP(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -210,6 +228,8 @@ class SOAP(EngineOptimizer):
         rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "soap", route, given(locals()))
@@ -233,6 +253,10 @@ class MARSM(EngineOptimizer):
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
     """
 
     def __init__(
@@ -259,6 +283,8 @@ class MARSM(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
         route: str = "language",
     ) -> None:
         super().__init__(params, "mars-m", route, given(locals()))

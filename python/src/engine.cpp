@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "rode/error.h"
+#include "rode/shard_plan.h"
 #include "rode/stored_state.h"
 
 namespace nb = nanobind;
@@ -112,8 +113,17 @@ std::vector<GradientRow> planned_gradients(const GroupSpec& spec) {
   return rows;
 }
 
+std::vector<ItemRow> shard_items(const GroupSpec& spec) {
+  const ParameterGroup group = read_group(spec);
+  std::vector<ItemRow> rows;
+  for (const ShardItem& i : shard_items(group.parameters, group.method, group.routing)) {
+    rows.emplace_back(i.name, i.bytes, i.unit_bytes, i.cost, i.state_bytes);
+  }
+  return rows;
+}
+
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
-               std::string_view on_non_finite, const std::vector<GroupSpec>& groups,
+               std::string_view on_non_finite, bool share, const std::vector<GroupSpec>& groups,
                const nb::object& exchange, const nb::object& float32, const nb::object& bfloat16,
                nb::callable state_memory, nb::callable notify)
     : reader_(exchange, float32, bfloat16), grad_name_(nb::str("grad")) {
@@ -134,6 +144,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
   options.stream = pointer(stream);
   options.threads = threads;
   options.on_non_finite = on_non_finite == "skip" ? OnBadGradient::skip : OnBadGradient::refuse;
+  options.share = share;
   options.on_missing = OnBadGradient::skip;  // as torch.optim does
   options.state_memory = allocator(std::move(state_memory));
   options.notify = [notify = std::move(notify)](std::string_view text) {

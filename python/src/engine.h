@@ -50,12 +50,18 @@ using GradientRow = std::tuple<std::string, bool, double>;
 // The same of what a step would ask of their gradients.
 std::vector<GradientRow> planned_gradients(const GroupSpec& spec);
 
+// name, bytes, unit_bytes, cost, state_bytes: rode::ShardItem
+using ItemRow = std::tuple<std::string, std::int64_t, std::int64_t, double, std::int64_t>;
+
+// The same of what several processes would deal out.
+std::vector<ItemRow> shard_items(const GroupSpec& spec);
+
 class Engine {
  public:
-  // on_non_finite: "refuse" or "skip", of gradients.
+  // on_non_finite: "refuse" or "skip", of gradients; share: EngineOptions::share.
   // state_memory(parameter, key, shape, dtype) -> (address, kept); notify(text).
   Engine(std::string_view device, std::uintptr_t stream, int threads,
-         std::string_view on_non_finite, const std::vector<GroupSpec>& groups,
+         std::string_view on_non_finite, bool share, const std::vector<GroupSpec>& groups,
          const nanobind::object& exchange, const nanobind::object& float32,
          const nanobind::object& bfloat16, nanobind::callable state_memory,
          nanobind::callable notify);

@@ -164,8 +164,48 @@ std::vector<RouteRow> route_by_modules(
   return out;
 }
 
+// item, owner, first byte within the item, bytes, offset within the owner's message
+using PieceRow = std::tuple<std::size_t, int, std::int64_t, std::int64_t, std::int64_t>;
+
+void define_shard_plan(nb::module_& m) {
+  m.def("shard_items", nb::overload_cast<const GroupSpec&>(&shard_items));
+  m.def("plan_shards", [](const std::vector<ItemRow>& rows, int ranks, std::int64_t header_bytes,
+                          std::int64_t short_message) {
+    std::vector<ShardItem> items;
+    for (const auto& [name, bytes, unit, cost, state] : rows) {
+      items.push_back({name, bytes, unit, cost, state});
+    }
+    return plan_shards(items, ranks,
+                       {.header_bytes = header_bytes, .short_message = short_message});
+  });
+  nb::class_<ShardPlan>(m, "ShardPlan")
+      .def_prop_ro("pieces",
+                   [](const ShardPlan& plan) {
+                     std::vector<PieceRow> out;
+                     for (const ShardPiece& p : plan.pieces) {
+                       out.emplace_back(p.item, p.rank, p.first, p.bytes, p.offset);
+                     }
+                     return out;
+                   })
+      // cost, bytes of weights, bytes of state of each rank
+      .def_prop_ro("loads",
+                   [](const ShardPlan& plan) {
+                     std::vector<std::tuple<double, std::int64_t, std::int64_t>> out;
+                     for (const ShardLoad& l : plan.loads) {
+                       out.emplace_back(l.cost, l.bytes, l.state_bytes);
+                     }
+                     return out;
+                   })
+      .def_ro("message_bytes", &ShardPlan::message_bytes)
+      .def_ro("cuts", &ShardPlan::cuts)
+      .def_ro("hash", &ShardPlan::hash)
+      .def_prop_ro("received_bytes", &ShardPlan::received_bytes)
+      .def_prop_ro("cost_ratio", &ShardPlan::cost_ratio);
+}
+
 void define(nb::module_& m) {
   make_errors(m);
+  define_shard_plan(m);
   m.def("version", [] { return std::string(version()); });
   m.def("with_cuda", [] {
 #ifdef RODE_WITH_CUDA
@@ -201,11 +241,11 @@ void define(nb::module_& m) {
   });
 
   nb::class_<Engine>(m, "Engine")
-      .def(nb::init<std::string_view, std::uintptr_t, int, std::string_view,
+      .def(nb::init<std::string_view, std::uintptr_t, int, std::string_view, bool,
                     const std::vector<GroupSpec>&, nb::object, nb::object, nb::object, nb::callable,
                     nb::callable>(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg())
       .def("follow_values", &Engine::follow_values)
       .def("follow_grads", &Engine::follow_grads)
       .def("release_grads", &Engine::release_grads)

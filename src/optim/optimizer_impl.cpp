@@ -106,7 +106,7 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   for (const RoutedParameter& entry : group.routed) {
     if (entry.treatment == Treatment::matrix) names.push_back(members[entry.index].name);
   }
-  rule.check_names(names);
+  if (!engine.share) rule.check_names(names);
   group.instance = rule.instantiate();
   set_rule(group, group.method, group.coupling);
   for (const RoutedParameter& entry : group.routed) {

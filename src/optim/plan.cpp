@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <memory>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "backend/jobs.h"
 #include "optim/rule.h"
 #include "rode/optimizer.h"
+#include "rode/shard_plan.h"
+#include "rules/cost.h"
 
 namespace rode {
 namespace {
@@ -49,6 +50,37 @@ int iterations(const RodeJob& job) { return rules::iterations(*job.constants); }
 int iterations(const MuonJob& job) { return rules::iterations(*job.constants); }
 int iterations(const JobBase&) { return 0; }
 
+// FLOPs of what makes a matrix's step expensive.
+double step_cost(const SoapJob& job) {
+  const auto count = static_cast<double>(geometry_of(job).numel());
+  double cost = 0;
+  for (const SoapMode& mode : job.modes) {
+    if (mode.extent > job.constants->max_precond_dim) continue;
+    cost += rules::soap_flops(count, static_cast<double>(mode.extent),
+                              job.constants->precondition_frequency);
+  }
+  return cost;
+}
+double step_cost(const auto& job) {
+  const Geometry g = geometry_of(job);
+  return newton_schulz_cost(g.rows, g.cols, iterations(job));
+}
+
+// Whether the result for an element depends on that element alone: the scale of int8 state depends
+// on a whole block.
+bool is_elementwise(const ElementJob& job) { return job.state[0].dtype != DType::i8; }
+bool is_elementwise(const JobBase&) { return false; }
+
+// Random numbers go by an element's position.
+bool is_random(const JobBase& job) {
+  return job.weight.rounding == Rounding::stochastic ||
+         job.state_rounding == StateRounding::stochastic;
+}
+
+// Parts of an element-wise rule: small enough to balance, and few enough.
+constexpr std::int64_t kUnitElements = 4096;
+constexpr std::int64_t kLeastDivided = 4 * kUnitElements;
+
 }  // namespace
 
 std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
@@ -76,15 +108,38 @@ std::size_t planned_state_bytes(std::span<const Parameter> parameters, const Met
 std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parameters,
                                                const Method& method, const Routing& routing) {
   std::vector<PlannedGradient> out;
-  for_planned_jobs(parameters, method, routing, [&]<class Job>(const Parameter& p, const Job& job) {
-    bool elementwise = false;
-    if constexpr (std::is_same_v<Job, ElementJob>) {
-      elementwise = job.state[0].dtype != DType::i8;  // a scale depends on a whole block
-    }
+  for_planned_jobs(parameters, method, routing, [&](const Parameter& p, const auto& job) {
     // Blocks of one parameter are alike.
     if (!out.empty() && out.back().parameter == p.name) return;
-    out.push_back({p.name, elementwise, job.most_gg});
+    out.push_back({p.name, is_elementwise(job), job.most_gg});
   });
+  return out;
+}
+
+std::vector<ShardItem> shard_items(std::span<const Parameter> parameters, const Method& method,
+                                   const Routing& routing) {
+  std::vector<ShardItem> out;
+  for_planned_jobs(parameters, method, routing, [&](const Parameter& p, const auto& job) {
+    if (out.empty() || out.back().name != p.name) {
+      const auto size = static_cast<std::int64_t>(size_of(p.value.dtype));
+      const std::int64_t count = p.value.numel();
+      const bool divided = is_elementwise(job) && !is_random(job) && count >= kLeastDivided;
+      out.push_back({p.name, count * size, divided ? kUnitElements * size : 0, 0, 0});
+    }
+    out.back().cost += step_cost(job);
+  });
+  // A share cannot check this: the matrices that a pattern means may be another process's.
+  std::vector<std::string> matrices;
+  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+    if (entry.treatment == Treatment::matrix) matrices.push_back(parameters[entry.index].name);
+  }
+  method.rule()->check_names(matrices);
+  std::size_t at = 0;
+  for (const PlannedState& planned : planned_state(parameters, method, routing)) {
+    while (out[at].name != planned.parameter) ++at;
+    out[at].state_bytes +=
+        planned.shape.numel() * static_cast<std::int64_t>(size_of(planned.dtype));
+  }
   return out;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FLOPs of Newton-Schulz, from which plans choose its form and benchmarks compute rates.
+// FLOPs of Newton-Schulz, from which plans choose its form and benchmarks compute rates, and of
+// SOAP, by which plans deal matrices to processes.
 #pragma once
 
 #include <algorithm>
@@ -39,6 +40,13 @@ inline bool takes_gram_form(NsForm asked, int steps, Reproject reproject, bool s
                             bool pays) {
   if (steps == 0 || reproject != Reproject::final || !symmetric) return false;
   return asked == NsForm::gram || (asked == NsForm::automatic && pays);
+}
+
+// SOAP on one side, of `extent`, of a tensor of `count` elements: its Gram matrix and two
+// rotations, and a share of the steps that change its basis (a product and a QR factorization, with
+// Q formed).
+inline double soap_flops(double count, double extent, double frequency) {
+  return 6 * count * extent + (2 + 8.0 / 3) * extent * extent * extent / frequency;
 }
 
 }  // namespace rode::rules

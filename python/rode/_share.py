@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data parallelism: which parameters this process steps and keeps state for."""
+
+import math
+from contextlib import suppress
+from operator import is_
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from rode import _engine
+from rode._checks import check_parameter, names_of
+from rode._engine import Error
+from rode._pieces import Piece, cut
+from rode._ranks import Ranks
+from rode._shards import is_dtensor
+from rode._stored_state import TYPE_NAMES
+
+# Before the pieces of a message: whether its sender's step failed.
+_HEADER = 16
+# Longer messages are cut, so that less memory is needed at a time; three at most.
+_SHORT_MESSAGE = 64 << 20
+# Facts that are compared across ranks, and what to do where they differ.
+_COMPARED = {
+    "version": "install one version of rode everywhere",
+    "optimizer": "give every rank the same optimizer",
+    "on_non_finite": "give every rank the same options",
+    "options": "give every rank the same options",
+    "parameters": "build the same model on every rank, and its optimizer after moves and casts",
+    "plan": "report this: ranks with the same parameters have made different plans",
+}
+
+
+def _mark_agreed(error: Exception) -> None:
+    """All ranks raise an error now: none of them waits to hear of it."""
+    error.agreed = True  # type: ignore[attr-defined]
+
+
+def _form(p: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(p.shape), p.dtype, p.is_contiguous(), p.device
+
+
+class Share:
+    """What this rank has of an optimizer's parameters."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.plan: _engine.ShardPlan | None = None
+        self.params: list[torch.Tensor] = []  # of all groups, on every rank the same
+
+    # ---- The plan ---------------------------------------------------------------------------
+
+    def report(self, error: Exception) -> None:
+        """Tells the others that this rank has failed, so that they do not wait for it."""
+        self.ranks.tell({"error": f"{type(error).__name__}: {error}"})
+
+    def make(self, optimizer: Any) -> None:
+        """Deals out the parameters. A call of all ranks, which ends on all of them or on none."""
+        try:
+            facts = self._deal(optimizer)
+        except Exception as error:
+            _mark_agreed(error)
+            with suppress(Error):  # of ranks that do not answer: this one says more
+                self.report(error)
+            raise
+        text = _difference(self.ranks.tell(facts))
+        if text:
+            self.plan = None
+            refusal = Error(f"[process group] {text}")
+            refusal.kind = "process group"
+            _mark_agreed(refusal)
+            raise refusal
+
+    def follow(self, optimizer: Any) -> None:
+        """The plan for the parameters as they are now."""
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        if self.plan is not None and len(params) == len(self.params):
+            same = all(map(is_, params, self.params))
+            if same and list(map(_form, params)) == self._forms:
+                return
+        if any(optimizer.state.values()):
+            raise Error(
+                "[process group] parameters have been added, moved or cast since their state was "
+                "dealt out to the ranks; save consolidated_state_dict(), make a new optimizer and "
+                "load it there"
+            )
+        self.make(optimizer)
+
+    def _deal(self, optimizer: Any) -> dict[str, Any]:
+        groups = optimizer.param_groups
+        self.params = [p for group in groups for p in group["params"]]
+        self.names = names_of(groups)
+        by_name = {name: i for i, name in enumerate(self.names)}
+        items: list[_engine.ItemRow] = []
+        self._limits = [math.inf] * len(self.params)
+        texts = []
+        labels, own = iter(self.names), iter(self.params)
+        for group in groups:
+            members = [(next(labels), next(own)) for _ in group["params"]]
+            for name, p in members:
+                self._check(name, p)
+                shape, kind = tuple(p.shape), TYPE_NAMES[p.dtype]
+                texts.append(f"'{name}' {kind} {shape} {group['layout']} {p.is_contiguous()}")
+            transposed = group["layout"] == "in_out"
+            specs = [
+                (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
+                for name, p in members
+            ]
+            spec = (*optimizer._method(group), specs)
+            for name, size, unit, cost, state in _engine.shard_items(spec):
+                parts = unit if self.params[by_name[name]].is_contiguous() else 0
+                items.append((name, size, parts, cost, state))
+            for name, _, limit in _engine.planned_gradients(spec):
+                self._limits[by_name[name]] = limit
+        self._forms = list(map(_form, self.params))
+        plan = _engine.plan_shards(items, self.ranks.size, _HEADER, _SHORT_MESSAGE)
+        self._pieces: list[Piece] = []
+        for item, rank, first, size, offset in plan.pieces:
+            index = by_name[items[item][0]]
+            width = self.params[index].element_size()
+            whole = size == items[item][1]
+            self._pieces.append(Piece(index, rank, first // width, size // width, whole, offset))
+        self._by_index: dict[int, list[Piece]] = {}
+        for piece in self._pieces:
+            self._by_index.setdefault(piece.index, []).append(piece)
+        self.own = {piece.index: piece for piece in self._pieces if piece.rank == self.ranks.rank}
+        self._views: dict[int, torch.Tensor] = {}  # of this rank's parts of parameters
+        self._index = {id(p): i for i, p in enumerate(self.params)}
+        self.plan = plan
+        return {
+            "version": _engine.version(),
+            "optimizer": optimizer._name,
+            "on_non_finite": optimizer._on_non_finite,
+            "options": [repr(optimizer._method(group)[1:]) for group in groups],
+            "parameters": texts,
+            "plan": f"{plan.hash:016x}",
+        }
+
+    @staticmethod
+    def _check(name: str, p: torch.Tensor) -> None:
+        if is_lazy(p):
+            raise Error(
+                f"[process group] parameter '{name}' has no shape yet; run the model once before "
+                "its optimizer is made"
+            )
+        if is_dtensor(p):
+            raise Error(
+                f"[process group] parameter '{name}' is a DTensor, which has a mesh of its own; "
+                "leave process_group out, or give plain tensors"
+            )
+        check_parameter(name, p)
+
+    def elements(self, index: int) -> int:
+        return self.params[index].numel()
+
+    def pieces_of(self, index: int) -> list[Piece]:
+        """In the order of the ranks, which is that of the elements."""
+        return self._by_index.get(index, [])
+
+    # ---- This rank's part -------------------------------------------------------------------
+
+    def groups(self, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The groups with this rank's parameters alone."""
+        out, index = [], 0
+        for group in groups:
+            members = range(index, index + len(group["params"]))
+            index = members.stop
+            mine = [i for i in members if i in self.own]
+            names = [self.names[i] for i in mine]
+            out.append({**group, "params": [self.params[i] for i in mine], "param_names": names})
+        return out
+
+    def follows(self, groups: list[dict[str, Any]]) -> bool:
+        """Whether these are the parameters that were dealt out."""
+        now = [p for group in groups for p in group["params"]]
+        return len(now) == len(self.params) and all(map(is_, now, self.params))
+
+    def shape(self, p: torch.Tensor) -> list[int]:
+        """Of what this rank steps of it."""
+        piece = self.own.get(self._index[id(p)])
+        return list(p.shape) if piece is None or piece.whole else [piece.count]
+
+    def local(self, p: torch.Tensor) -> torch.Tensor:
+        """What this rank steps of one of its parameters: the same tensor every time."""
+        piece = self.own[self._index[id(p)]]
+        return p if piece.whole else self._part(p, piece)
+
+    def _part(self, p: torch.Tensor, piece: Piece) -> torch.Tensor:
+        view = self._views.get(piece.index)
+        address = p.data_ptr() + piece.first * p.element_size()
+        if view is None:
+            view = self._views[piece.index] = cut(p, piece)
+        elif view.data_ptr() != address:
+            view.data = cut(p, piece)
+        return view
+
+
+def _difference(told: list[dict[str, Any]]) -> str:
+    """What the ranks told, in the words of the first difference; empty: none."""
+    for rank, facts in enumerate(told):
+        if "error" in facts:
+            return f"rank {rank} could not make its optimizer: {facts['error']}"
+    for key, remedy in _COMPARED.items():
+        first = told[0][key]
+        for rank, facts in enumerate(told):
+            found = facts[key]
+            if found == first:
+                continue
+            if isinstance(found, list):
+                if len(found) != len(first):
+                    what = "groups" if key == "options" else key
+                    return f"rank {rank} has {len(found)} {what}, rank 0 {len(first)}; {remedy}"
+                at = next(i for i, row in enumerate(found) if row != first[i])
+                found, first = found[at], first[at]
+            return f"{key} differ: rank {rank} has {found}, rank 0 has {first}; {remedy}"
+    return ""

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of an optimizer that several processes share: one process's part, and the whole."""
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+
+from rode._engine import Error
+from rode._share import Share
+
+# Of a state dict: whose it is. Absent: of the whole.
+_KEY = "share"
+
+
+def share_state_dict(optimizer: Any, share: Share) -> dict[str, Any]:
+    """What this rank holds, marked: no other rank can load it."""
+    given: dict[str, Any] = optimizer._all_state()
+    return {**given, _KEY: _mark(share)}
+
+
+def _mark(share: Share) -> dict[str, Any]:
+    plan = "" if share.plan is None else f"{share.plan.hash:016x}"
+    return {"rank": share.ranks.rank, "ranks": share.ranks.size, "plan": plan}
+
+
+def share_shapes(
+    given: dict[str, Any], share: Share | None
+) -> Callable[[torch.Tensor], list[int]] | None:
+    """The shapes of a state dict that is one rank's; None: it is of the whole."""
+    mark = given.get(_KEY)
+    if mark is None:
+        return None
+    if share is not None and mark == _mark(share):
+        return share.shape
+    here = "an optimizer without process_group"
+    if share is not None:
+        here = f"rank {share.ranks.rank} of {share.ranks.size}"
+        if (mark["rank"], mark["ranks"]) == (share.ranks.rank, share.ranks.size):
+            here += " with other parameters"
+    raise Error(
+        f"[load state] the state dict is the share of rank {mark['rank']} of {mark['ranks']}, and "
+        f"this is {here}; save consolidated_state_dict(), which loads anywhere"
+    )
+
+
+def own_part(whole: dict[str, Any], share: Share) -> dict[str, Any]:
+    """A state dict of the whole, with this rank's share of its state alone."""
+    numbers = chain.from_iterable(group["params"] for group in whole["param_groups"])
+    state = {}
+    for index, number in enumerate(numbers):
+        piece = share.own.get(index)
+        if piece is None or number not in whole["state"]:
+            continue
+        entries = whole["state"][number]
+        if not piece.whole:
+            size = share.elements(index)
+            entries = {
+                key: value.reshape(-1)[piece.first : piece.first + piece.count]
+                if _is_divided(value, size)
+                else value
+                for key, value in entries.items()
+            }
+        state[number] = entries
+    return {**whole, "state": state}
+
+
+def _is_divided(value: Any, size: int) -> bool:
+    """Whether state has an entry for every element; the others, counts, are the same everywhere."""
+    return isinstance(value, torch.Tensor) and value.numel() == size
+
+
+def consolidated(optimizer: Any, share: Share, to: int | None) -> dict[str, Any] | None:
+    if to is not None and not 0 <= to < share.ranks.size:
+        raise Error(
+            f"[state] consolidated_state_dict(to={to}); expected a rank below {share.ranks.size}, "
+            "or None for all"
+        )
+    optimizer._note_steps()
+    own = {
+        index: {key: _on_host(value) for key, value in optimizer.state[p].items()}
+        for index, p in enumerate(share.params)
+        if optimizer.state.get(p)
+    }
+    told = share.ranks.objects(own, to)
+    if told is None:
+        return None
+    whole: dict[torch.Tensor, dict[str, Any]] = {}
+    for index, p in enumerate(share.params):
+        parts = [
+            (piece, told[piece.rank][index])
+            for piece in share.pieces_of(index)
+            if index in told[piece.rank]
+        ]
+        if parts:
+            whole[p] = _joined(parts, p)
+    kept, optimizer.state = optimizer.state, whole
+    try:
+        out: dict[str, Any] = optimizer._all_state()
+        return out
+    finally:
+        optimizer.state = kept
+
+
+def _on_host(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _joined(parts: list[tuple[Any, dict[str, Any]]], p: torch.Tensor) -> dict[str, Any]:
+    """The state of a parameter from what its owners have of it."""
+    if parts[0][0].whole:
+        return parts[0][1]
+    out = {}
+    for key, value in parts[0][1].items():
+        pieces = [entries[key] for _, entries in parts]
+        divided = all(
+            isinstance(held, torch.Tensor) and held.numel() == piece.count
+            for held, (piece, _) in zip(pieces, parts, strict=True)
+        )
+        out[key] = torch.cat(pieces).view(p.shape) if divided else value
+    return out
+
+
+def refuse_named_state(share: Share | None) -> None:
+    if share is not None:
+        raise Error(
+            "[state] with process_group a process holds a share of the state, and named_state is "
+            "of the whole; load consolidated_state_dict() into an optimizer without process_group"
+        )
+
+
+def refuse_copy(share: Share | None) -> None:
+    if share is not None:
+        raise Error(
+            "[copy] an optimizer with process_group belongs to its processes and cannot be copied "
+            "or pickled; save consolidated_state_dict()"
+        )
