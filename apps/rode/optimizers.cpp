@@ -79,6 +79,7 @@ Json to_json(const OptimizerInfo& info, const Method& method,
     options.push_back({{"key", option.key},
                        {"default", typed_value(option.value)},
                        {"live", option.live},
+                       {"set", option.set},
                        {"help", option.help}});
   }
   const Density density = state_density(method);

@@ -58,7 +58,8 @@ struct EngineOptions {
   StateAllocator state_memory = {};
 };
 
-// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from.
+// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from. An
+// lr_rest that was not given follows lr without it.
 struct RateCoupling {
   // The lr that the other rates belong to: the group's first. Unset or 0: nothing follows lr.
   std::optional<double> from = {};

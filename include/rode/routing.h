@@ -101,9 +101,10 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
                                   std::span<const ModelParameter> parameters,
                                   const Routing& routing);
 
-// The routing as a readable table.
+// The routing as a readable table, with the rate and the decay that `method` gives to each
+// parameter.
 std::string routing_table(std::span<const Parameter> parameters,
-                          std::span<const RoutedParameter> routed);
+                          std::span<const RoutedParameter> routed, const Method& method);
 
 bool glob_match(std::string_view pattern, std::string_view text);
 

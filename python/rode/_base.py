@@ -348,13 +348,14 @@ class EngineOptimizer(Groups):
         return {**engine.global_diagnostics(), "matrices": engine.matrix_diagnostics()}
 
     def routing_table(self) -> str:
-        """Which rule steps which parameter, and why, as a table."""
-        rows = [("parameter", "shape", "rule", "reason")]
+        """Which rule steps which parameter, with which rate and decay, and why, as a table."""
+        rows = [("parameter", "shape", "rule", "lr", "weight_decay", "reason")]
         labels = iter(names_of(self.param_groups))
         for group in self.param_groups:
             members = [(next(labels), list(p.shape)) for p in group["params"]]
+            rates = self._rates(group)
             for (name, shape), (rule, reason) in zip(members, self._ruled(group, members)):
-                rows.append((name, str(tuple(shape)), rule, reason))
+                rows.append((name, str(tuple(shape)), rule, *rates[rule], reason))
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
         return "\n".join(lines) + "\n"

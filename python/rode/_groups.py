@@ -18,6 +18,7 @@ from rode._checks import (
 )
 from rode._options import (
     Method,
+    acting,
     check_choices,
     coupling,
     decay_of_rest,
@@ -65,7 +66,7 @@ class Groups(torch.optim.Optimizer):
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
         decay_of_rest(group, self._keys)
-        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        options = group_defaults(self._name, self.defaults, self._keys, self._delegates, rule)
         # Options that other groups have are ignored here, as where one dict serves several groups.
         known = {*options, *self.defaults, *_OWN_KEYS, *NO_OPTIONS, "reference_lr"}
         refuse_unknown(self._name, group, known)
@@ -151,6 +152,20 @@ class Groups(torch.optim.Optimizer):
     def _coupling(self, group: dict[str, Any]) -> tuple[float | None, bool]:
         return coupling(group, self._delegates and group["rule"] == "rest")
 
+    def _rates(self, group: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        """Rate and decay of a group's matrices and of its rest, as they act now."""
+        options = self._effective(group)
+        now = acting(self._name, options)
+        start = self._coupling(group)[0]
+        out = {}
+        for rule, suffix in (("matrix", ""), ("rest", "_rest" if self._delegates else "")):
+            lr = float(now[f"lr{suffix}"])
+            if suffix and options.get("lr_rest") is not None and start:
+                lr *= rate(group) / start
+            decay = now.get(f"weight_decay{suffix}")
+            out[rule] = f"{lr:.4g}", "-" if decay is None else f"{float(decay):.4g}"
+        return out
+
     def _method(self, group: dict[str, Any]) -> Method:
         options = settings(self._effective(group))
         return self._name, options, self._route(group), self._coupling(group)
@@ -163,7 +178,8 @@ class Groups(torch.optim.Optimizer):
             if key in _OWN_KEYS or key in own:
                 kept = own if key != "steps_done" else {}
                 group.setdefault(key, kept.get(key, self.defaults[key]))
-        options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
+        own_defaults = (self._name, self.defaults, self._keys, self._delegates)
+        options = group_defaults(*own_defaults, group["rule"])
         if own.get("rule") == group["rule"]:
             options.update((key, own[key]) for key in options.keys() & own.keys())
         for key, value in options.items():

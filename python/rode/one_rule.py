@@ -31,11 +31,11 @@ class AdEMAMix(EngineOptimizer):
           beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
           f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 12 bytes per parameter.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class AdEMAMix(EngineOptimizer):
         alpha: float = 2.0,
         warmup_steps: int = 0,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.0009,
+        weight_decay_rest: float | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
@@ -75,8 +75,8 @@ class Adafactor(EngineOptimizer):
 
         Deviations: none. State: rows + columns, or 4 bytes per parameter for rank < 2.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Adafactor(EngineOptimizer):
         clip_threshold: float = 1.0,
         decay_rate: float = -0.8,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.0,
+        weight_decay_rest: float | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
@@ -109,7 +109,7 @@ class AdamW(TorchTwin):
           W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
         maximize: g is the negated gradient.
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++
@@ -156,11 +156,11 @@ class Lion(EngineOptimizer):
           W <- W - lr (u + weight_decay W)
           m <- beta2 m + (1 - beta2) g
 
-        The rest uses the same rule with lr_rest (unless set, lr) and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 4 bytes per parameter.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Lion(EngineOptimizer):
         weight_decay: float = 0.1,
         *,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.1,
+        weight_decay_rest: float | None = None,
         rounding: str = "nearest",
         state_dtype: str = "fp32",
         seed: int = 0,
@@ -190,7 +190,7 @@ class SGD(TorchTwin):
           W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 
         maximize: g is the negated gradient.
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 4 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++

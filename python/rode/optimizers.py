@@ -61,7 +61,8 @@ class RODE(EngineOptimizer):
     ``couple_lr_rho`` is False.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
     """
 
     def __init__(
@@ -125,7 +126,8 @@ class Muon(EngineOptimizer):
         State: 4 bytes per matrix parameter; with normalize = rows 4 bytes per row of the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
     """
 
     def __init__(
@@ -183,7 +185,8 @@ class SOAP(EngineOptimizer):
         State: 8 bytes per parameter and 8 bytes per element of each mode's square factor.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
     """
 
     def __init__(
@@ -225,7 +228,8 @@ class MARSM(EngineOptimizer):
         the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
     """
 
     def __init__(

@@ -49,11 +49,12 @@ void make_errors(nb::module_& m) {
   });
 }
 
-using OptionRow = std::tuple<std::string, std::string, std::string, bool>;
+// key, value, help, live, given
+using OptionRow = std::tuple<std::string, std::string, std::string, bool, bool>;
 
 std::vector<OptionRow> rows(const std::vector<OptionInfo>& options) {
   std::vector<OptionRow> out;
-  for (const OptionInfo& o : options) out.emplace_back(o.key, o.value, o.help, o.live);
+  for (const OptionInfo& o : options) out.emplace_back(o.key, o.value, o.help, o.live, o.set);
   return out;
 }
 

@@ -148,7 +148,8 @@ def test_groups_can_be_edited_before_use():
     groups = rode.param_groups(model)
     groups[0]["lr"] = 0.5
     optimizer = rode.Muon(groups, lr=0.1)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.897e-3]
+    rest = 2.897e-3 * (0.1 / 2.257e-2)  # of the optimizer's own lr
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, rest]
 
 
 def test_a_vector_under_the_matrix_rule_is_refused_by_name():
@@ -161,9 +162,9 @@ def test_a_vector_under_the_matrix_rule_is_refused_by_name():
 def reasons(optimizer):
     """Name -> (rule, reason) of the table."""
     lines = optimizer.routing_table().splitlines()
-    assert lines[0].split() == ["parameter", "shape", "rule", "reason"]
+    assert lines[0].split() == ["parameter", "shape", "rule", "lr", "weight_decay", "reason"]
     rows = [re.split(r"  +", line) for line in lines[1:]]
-    return {name: (rule, reason) for name, _, rule, reason in rows}
+    return {name: (rule, reason) for name, _, rule, _, _, reason in rows}
 
 
 def test_the_table_names_the_reason_of_every_parameter():

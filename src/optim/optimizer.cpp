@@ -221,7 +221,7 @@ std::string Optimizer::routing_table() const {
       members.push_back(impl_->slots[group.first + i].parameter);
     }
     if (impl_->groups.size() > 1) out += fmt::format("group: {}\n", group.method.name());
-    out += rode::routing_table(members, group.routed);
+    out += rode::routing_table(members, group.routed, acting(group.method, group.coupling));
   }
   return out;
 }

@@ -23,21 +23,21 @@ void check_value(const Parameter& p) {
   }
 }
 
-// The rule as it acts, with the rates that follow lr.
-std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
+}  // namespace
+
+Method acting(const Method& method, const RateCoupling& coupling) {
   std::shared_ptr<const Rule> rule = method.rule();
   const double from = coupling.from.value_or(0);
   const std::optional<double> lr = rule->live_number("lr");
-  if (from == 0 || !lr || *lr == from) return rule;
+  if (from == 0 || !lr || *lr == from) return method;
   const double factor = *lr / from;
   for (const std::string_view key : {"lr_rho", "lr_rest"}) {
     if (key == "lr_rho" && !coupling.lr_rho) continue;
+    if (key == "lr_rest" && !rule->is_set(key)) continue;  // it follows lr by itself
     if (const auto rate = rule->live_number(key)) rule = rule->with_number(key, *rate * factor);
   }
-  return rule;
+  return Method(std::move(rule));
 }
-
-}  // namespace
 
 Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     : engine(std::move(options)) {
@@ -146,7 +146,7 @@ Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
 }
 
 void Optimizer::Impl::set_rule(Group& group, Method method, const RateCoupling& coupling) {
-  group.instance->refresh(*acting(method, coupling));
+  group.instance->refresh(*acting(method, coupling).rule());
   group.method = std::move(method);
   group.coupling = coupling;
   changed = true;

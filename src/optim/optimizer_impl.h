@@ -19,6 +19,8 @@ namespace rode {
 // Throw where a parameter cannot have this gradient, or its weights cannot be there.
 void check_grad(const Parameter& p, const ConstTensorView& grad);
 void check_moved(const Parameter& p, const TensorView& value);
+// The method as it acts, with the rates that follow lr.
+Method acting(const Method& method, const RateCoupling& coupling);
 // What an index may be, for an error: "0 to 3".
 std::string valid_indices(std::size_t count);
 

@@ -292,21 +292,31 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
 }
 
 std::string routing_table(std::span<const Parameter> parameters,
-                          std::span<const RoutedParameter> routed) {
+                          std::span<const RoutedParameter> routed, const Method& method) {
   std::size_t width = 9;
   for (const RoutedParameter& entry : routed) {
     width = std::max(width, parameters[entry.index].name.size());
   }
-  std::string out =
-      fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", "parameter", width, "shape", "rule", "reason");
+  const auto line = [&](const auto& name, const auto& shape, const auto& rule, const auto& lr,
+                        const auto& decay, const auto& reason) {
+    return fmt::format("{:<{}}  {:<20}  {:<7}  {:<10}  {:<12}  {}\n", name, width, shape, rule, lr,
+                       decay, reason);
+  };
+  const auto number = [&](Treatment treatment, std::string_view own, std::string_view of_rest) {
+    if (treatment == Treatment::frozen) return std::string("-");
+    const auto value = method.number(treatment == Treatment::matrix ? own : of_rest);
+    return value ? fmt::format("{:.4g}", *value) : std::string("-");
+  };
+  std::string out = line("parameter", "shape", "rule", "lr", "weight_decay", "reason");
   for (const RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
     std::string reason = entry.reason;
     for (const std::size_t other : entry.tied) {
       reason += fmt::format(", tied with '{}'", parameters[other].name);
     }
-    out += fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", p.name, width, to_string(p.value.shape),
-                       to_string(entry.treatment), reason);
+    out += line(p.name, to_string(p.value.shape), to_string(entry.treatment),
+                number(entry.treatment, "lr", "lr_rest"),
+                number(entry.treatment, "weight_decay", "weight_decay_rest"), reason);
   }
   return out;
 }

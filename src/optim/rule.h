@@ -65,8 +65,10 @@ class Rule {
 
   // The same with one live number changed; null where `key` is no such option.
   virtual std::shared_ptr<const Rule> with_number(std::string_view key, double value) const = 0;
-  // A live number; nothing where `key` is no such option, or unset and follows lr.
+  // A live number; nothing where `key` is no such option.
   virtual std::optional<double> live_number(std::string_view key) const = 0;
+  // Whether the option was given; false: its value follows other options.
+  virtual bool is_set(std::string_view key) const = 0;
   // How `other` differs from this: in nothing, in live options only, or in what is fixed at
   // construction (also where it is another optimizer).
   enum class Difference { none, live, fixed };

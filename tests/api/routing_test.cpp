@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "api/support.h"
+#include "rode/optim/muon.h"
 
 namespace rode {
 namespace {
@@ -252,19 +253,21 @@ TEST(RoutingOfModels, OfSeveralHoldersTheGreatestRoleDecidesAndEveryNameIsMatche
                ErrorKind::invalid_argument, {"'nothing'", "matches no parameter"});
 }
 
-TEST(Routing, TheTableShowsNameShapeRuleReasonAndTies) {
+TEST(Routing, TheTableShowsNameShapeRuleRatesReasonAndTies) {
   std::vector<float> memory(64);
   const std::array parameters{at("model.embed_tokens.weight", memory.data(), {4, 4}),
                               at("h.0.weight", memory.data() + 16, {4, 8}),
                               at("norm", memory.data() + 48, {4}),
                               at("lm_head.weight", memory.data(), {4, 4})};
-  const std::string table = routing_table(parameters, route_parameters(parameters, {}));
+  const std::string table =
+      routing_table(parameters, route_parameters(parameters, {}), MuonOptions{.lr = 2.257e-4});
   const std::string expected =
-      "parameter                  shape                 rule     reason\n"
-      "model.embed_tokens.weight  (4, 4)                rest     tied embedding, tied with "
-      "'lm_head.weight'\n"
-      "h.0.weight                 (4, 8)                matrix   2-D\n"
-      "norm                       (4)                   rest     rank 1\n";
+      "parameter                  shape                 rule     lr          weight_decay  reason\n"
+      "model.embed_tokens.weight  (4, 4)                rest     2.897e-05   0.0009        tied "
+      "embedding, tied with 'lm_head.weight'\n"
+      "h.0.weight                 (4, 8)                matrix   0.0002257   0             2-D\n"
+      "norm                       (4)                   rest     2.897e-05   0.0009        rank "
+      "1\n";
   EXPECT_EQ(table, expected);
 }
 

@@ -225,8 +225,7 @@ void EngineOptimizer::save(OutputArchive& archive) const {
   std::vector<std::map<std::string, std::string>> values;
   for (const OptimizerParamGroup& group : param_groups_) {
     views.push_back(&options_of(group));
-    std::map<std::string, std::string>& texts = values.emplace_back();
-    for (const OptionInfo& info : views.back()->method().options()) texts[info.key] = info.value;
+    values.push_back(given_options(views.back()->method()));
   }
   archive.write("checksum",
                 c10::IValue(archive_checksum(steps_done(), param_groups_, views, values, state_)));

@@ -115,12 +115,13 @@ void print_json(const StepArguments& arguments, const StepReport& report, std::i
 }
 
 // The table with every name fit for a terminal.
-std::string shown_routing(const std::vector<Parameter>& parameters, const Routing& routing) {
+std::string shown_routing(const std::vector<Parameter>& parameters, const Routing& routing,
+                          const Method& method) {
   std::vector<RoutedParameter> routed = route_parameters(parameters, routing);
   std::vector<Parameter> named = parameters;
   for (Parameter& parameter : named) parameter.name = on_terminal(parameter.name);
   for (RoutedParameter& entry : routed) entry.reason = on_terminal(entry.reason);
-  return routing_table(named, routed);
+  return routing_table(named, routed, method);
 }
 
 void note_skipped(const StepReport& report, std::int64_t steps) {
@@ -138,7 +139,7 @@ void run(const StepArguments& arguments) {
   if (arguments.show_routing) {
     // Standard output is for the JSON where that was requested.
     fmt::print(arguments.json ? stderr : stdout, "{}\n",
-               shown_routing(input.parameters(), plan.routing));
+               shown_routing(input.parameters(), plan.routing, plan.method));
   }
   check_input(input, plan.routing);
   const auto finish = [&](const StepOutput& output) {

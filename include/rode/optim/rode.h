@@ -79,7 +79,8 @@ struct RodeOptions {
   double eps_ns = 1e-12;
   std::string splits = {};  // "PATTERN=3,PATTERN=768+256+256": blocks along fan-out
   // The rest: AdamW.
-  double lr_rest = 2.915e-3;
+  // Unset: 2.915e-3 lr / 1.206e-3; with snr 2.974e-3 lr / 4.544e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -41,7 +42,8 @@ struct SoapOptions {
   bool merge_dims = false;
   bool precondition_1d = false;
   bool normalize_grads = false;
-  double lr_rest = 2.591e-3;
+  // Unset: 2.591e-3 lr / 2.9e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

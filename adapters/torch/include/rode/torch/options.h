@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,10 @@ class GroupOptions : public GroupSettings {
   GroupOptions(const GroupOptions&) = default;
   GroupOptions& operator=(const GroupOptions&) = default;
 };
+
+// What an archive holds of a method: the options that were given. Those that follow others still do
+// so after loading.
+std::map<std::string, std::string> given_options(const Method& method);
 
 // `EngineOptions` is a struct of rode/optim/: its fields are this class's, under their names.
 //   RODEOptions options(rode::RodeOptions{.lr = 1e-3, .nesterov = true});
