@@ -154,7 +154,7 @@ class EngineOptimizer(Groups):
             states = [self.state.get(p, {}) for p in group["params"]]
             if not any(states):
                 continue
-            plan = self._plan(group, own)
+            plan = self._plan(group, own, states)
             for name, entries in zip(own, states, strict=True):
                 converted = as_planned(entries, f"{name}.", plan[name])
                 if self._torch_names is not None and is_torchs(entries, self._torch_names):
@@ -277,8 +277,22 @@ class EngineOptimizer(Groups):
     ) -> None:
         """Copies what `named_state` gave, or raises and copies nothing. Other names than
         "state." are ignored, so a file may hold the parameters too."""
-        binding = self._bound()
         given = {name: value for name, value in tensors.items() if name.startswith("state.")}
+        self._bound()
+        before = self._take_starts(given)
+        try:
+            self._load_named(self._bound(), given, metadata)
+        except BaseException:
+            for p, entries in before.items():
+                self.state[p] = entries
+            raise
+
+    def _load_named(
+        self,
+        binding: Binding,
+        given: dict[str, torch.Tensor],
+        metadata: Mapping[str, str] | None,
+    ) -> None:
         here = binding.named_state
         given = as_planned(given, "", {k: (list(v.shape), v.dtype) for k, v in here.items()})
         for name in sorted(given.keys() ^ here.keys()):
@@ -354,7 +368,10 @@ class EngineOptimizer(Groups):
         for group in self.param_groups:
             members = [(next(labels), list(p.shape)) for p in group["params"]]
             rates = self._rates(group)
-            for (name, shape), (rule, reason) in zip(members, self._ruled(group, members)):
+            ruled = self._ruled(group, members)
+            for p, (name, shape), (rule, reason) in zip(group["params"], members, ruled):
+                if rule == "matrix" and self._begins_at_zero(group, p):
+                    rule, reason = "rest", "zero start"
                 rows.append((name, str(tuple(shape)), rule, *rates[rule], reason))
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -20,7 +20,7 @@ from rode._checks import (
 )
 from rode._engine import Error
 from rode._options import Method
-from rode._stored_state import TENSOR_TYPES, TYPE_NAMES
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, began_at_zero
 from rode._shards import (
     Agreement,
     is_dtensor,
@@ -93,9 +93,10 @@ class Binding:
         for group, method in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
-                (p, next(labels), next(values), list(p.shape), TYPE_NAMES[p.dtype], transposed)
-                for p in islice(own, len(group["params"]))
-            ]
+                (part, next(labels), next(values), list(part.shape), TYPE_NAMES[part.dtype],
+                 transposed, began_at_zero(state.get(p, {})))
+                for part, p in zip(islice(own, len(group["params"])), group["params"])
+            ]  # fmt: skip
             specs.append((*method, members))
         # The engine sees of them the copies alone.
         self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]

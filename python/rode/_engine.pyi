@@ -9,8 +9,12 @@ class Error(RuntimeError):
 
 class OptionError(Error, ValueError): ...
 
-# tensor, name, address, shape, element type, stored transposed
-ParameterSpec: TypeAlias = tuple[object, str, int, Sequence[int], str, bool]
+# tensor, name, address, shape, element type, stored transposed; where known, whether it began at
+# zero
+ParameterSpec: TypeAlias = (
+    tuple[object, str, int, Sequence[int], str, bool]
+    | tuple[object, str, int, Sequence[int], str, bool, bool | None]
+)
 # the lr that other rates follow from, whether lr_rho does
 CouplingSpec: TypeAlias = tuple[float | None, bool]
 # address (0: absent), element type, shape

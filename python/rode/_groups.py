@@ -2,6 +2,7 @@
 """Parameter groups: adding them, and checking all that will be stepped before it is."""
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from rode._checks import (
     repeated,
 )
 from rode._options import (
+    REST_KEYS,
     Method,
     acting,
     check_choices,
@@ -24,12 +26,13 @@ from rode._options import (
     decay_of_rest,
     engine_options,
     group_defaults,
+    plain,
     rate,
     refuse_unknown,
     settings,
 )
-from rode._shards import refuse_matrices
-from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned
+from rode._shards import is_dtensor, refuse_matrices
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned, began_at_zero
 from rode._torch_state import check_state, from_torch
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
@@ -108,16 +111,22 @@ class Groups(torch.optim.Optimizer):
         if twice:  # torch has warned of it, without a name
             warnings.warn(f"[parameters] {twice}", stacklevel=2)
 
-    def _plan(self, group: dict[str, Any], names: list[str]) -> dict[str, Plan]:
-        """The state of a group's parameters, by name and key; raises where its options or its
-        parameters are not to be stepped."""
+    def _plan(
+        self,
+        group: dict[str, Any],
+        names: list[str],
+        states: Sequence[Mapping[str, Any]] | None = None,
+    ) -> dict[str, Plan]:
+        """The state of a group's parameters, by name and key, where `states` is what they have;
+        raises where its options or its parameters are not to be stepped."""
         check_choices(group)
         transposed = group["layout"] == "in_out"
         for name, p in zip(names, group["params"], strict=True):
             check_parameter(name, p)
+        known = [{}] * len(names) if states is None else states
         members = [
-            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
-            for name, p in zip(names, group["params"], strict=True)
+            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed, began_at_zero(state))
+            for name, p, state in zip(names, group["params"], known, strict=True)
         ]
         plan: dict[str, Plan] = {name: {} for name in names}
         for name, key, shape, dtype in _engine.planned_state((*self._method(group), members)):
@@ -142,7 +151,12 @@ class Groups(torch.optim.Optimizer):
             group.setdefault("param_names", [f"param.{first + i}" for i in range(len(params))])
 
     def _effective(self, group: dict[str, Any]) -> dict[str, Any]:
-        return engine_options(group, self._keys, self._delegates, rate(group))
+        options = engine_options(group, self._keys, self._delegates, rate(group))
+        if self._delegates and group["rule"] == "matrix":
+            # Of matrices that begin at zero.
+            rest = {key: self.defaults[key] for key in self._keys if key in REST_KEYS.values()}
+            options = {**plain(rest), **options}
+        return options
 
     def _route(self, group: dict[str, Any]) -> str:
         # A rest that the same rule steps has its rates under the plain names.
@@ -151,6 +165,15 @@ class Groups(torch.optim.Optimizer):
 
     def _coupling(self, group: dict[str, Any]) -> tuple[float | None, bool]:
         return coupling(group, self._delegates and group["rule"] == "rest")
+
+    def _begins_at_zero(self, group: dict[str, Any], p: torch.Tensor) -> bool:
+        """Whether the engine leaves this matrix to the rest, or would if it were built now."""
+        if group.get("on_zero") != "rest":
+            return False
+        known = began_at_zero(self.state.get(p, {}))
+        if known is None and not (is_lazy(p) or p.is_meta or is_dtensor(p)):
+            known = bool(torch.linalg.vector_norm(p.detach().float()) <= float(group["eps"]))
+        return bool(known)
 
     def _rates(self, group: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Rate and decay of a group's matrices and of its rest, as they act now."""
@@ -169,6 +192,35 @@ class Groups(torch.optim.Optimizer):
     def _method(self, group: dict[str, Any]) -> Method:
         options = settings(self._effective(group))
         return self._name, options, self._route(group), self._coupling(group)
+
+    def _take_starts(self, given: Mapping[str, Any]) -> dict[torch.Tensor, dict[str, Any]]:
+        """Gives matrices that began otherwise in a file, by its names, than here the state that
+        they have there, of zeros. Returns what they had."""
+        names = iter(names_of(self.param_groups))
+        fresh: dict[torch.Tensor, dict[str, Any]] = {}
+        for group in self.param_groups:
+            own = [next(names) for _ in group["params"]]
+            states = [self.state.get(p, {}) for p in group["params"]]
+            saved = [
+                {key: None for key in ("exp_avg", "momentum") if f"state.{name}.{key}" in given}
+                for name in own
+            ]
+            differ = [
+                bool(s and here) and began_at_zero(s) != began_at_zero(here)
+                for s, here in zip(saved, states, strict=True)
+            ]
+            if group.get("on_zero") != "rest" or not any(differ):
+                continue
+            plan = self._plan(group, own, saved)
+            for name, p, differs in zip(own, group["params"], differ, strict=True):
+                if differs:
+                    fresh[p] = {
+                        key: torch.zeros(shape, dtype=dtype, device=p.device)
+                        for key, (shape, dtype) in plan[name].items()
+                    }
+        before = {p: self.state[p] for p in fresh}
+        self.state.update(fresh)
+        return before
 
     # ---- Loading ----------------------------------------------------------------------------
 
@@ -201,7 +253,7 @@ class Groups(torch.optim.Optimizer):
         state = dict(given["state"])
         for group, numbers in zip(groups, (g["params"] for g in saved), strict=True):
             own_names = [next(names) for _ in numbers]
-            plan = self._plan(group, own_names)
+            plan = self._plan(group, own_names, [state.get(number, {}) for number in numbers])
             for number, name in zip(numbers, own_names, strict=True):
                 entries = state.get(number, {})
                 if self._torch_names is not None:

@@ -219,6 +219,14 @@ def _plain(key: str, value: Any) -> Any:
     return value
 
 
+def plain(options: dict[str, Any]) -> dict[str, Any]:
+    """With what may change in place as it is now."""
+    return {
+        key: _plain(key, value) if isinstance(value, (list, tuple, torch.Tensor)) else value
+        for key, value in options.items()
+    }
+
+
 def coupling(group: dict[str, Any], rest: bool) -> tuple[float | None, bool]:
     """How the engine lets other rates follow the group's lr: from the lr that it was made with.
 
@@ -244,8 +252,6 @@ def engine_options(
     else:
         both = delegates and group["rule"] == "auto"
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
-    for key, value in out.items():
-        if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
-            out[key] = _plain(key, value)
+    out = plain(out)
     out["lr_rest" if rest else "lr"] = lr
     return out

@@ -51,11 +51,14 @@ class RODE(EngineOptimizer):
           conditioner = none     Q = X_0, q = 1
           normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
                                  Q <- P(Q); without a direction, v stays
+          on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
+                                 is the rest's, for good; the state tells it when training goes on
+          on_zero = hold         it is held, as in Algorithm 1
 
-        Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of
-        its terms (a gradient along W, to rounding) has no direction (docs/numerics.md). State: 4 bytes
-        per matrix parameter (momentum), a few scalars per matrix; with normalize = rows 4 bytes per row
-        of the fan-out.
+        Deviations from the paper: `guarded` is the default of `reproject` and `rest` that of `on_zero`,
+        and a start below 2^-23 of its terms (a gradient along W, to rounding) has no direction
+        (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per matrix;
+        with normalize = rows 4 bytes per row of the fan-out.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
     ``couple_lr_rho`` is False.
@@ -88,6 +91,7 @@ class RODE(EngineOptimizer):
         floor: float = 1e-6,
         eps: float = 1e-12,
         eps_ns: float = 1e-12,
+        on_zero: str = "rest",
         splits: str = "",
         lr_rest: float | None = None,
         weight_decay_rest: float = 0.0009,

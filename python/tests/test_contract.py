@@ -318,7 +318,7 @@ def test_doubtful_options_warn():
     p = torch.nn.Parameter(torch.zeros(3, 3))
     p.grad = torch.ones(3, 3)
     with pytest.warns(UserWarning, match="norm zero"):
-        rode.RODE([p]).step()
+        rode.RODE([p], on_zero="hold").step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         p.data.fill_(1.0)

@@ -8,6 +8,7 @@
 
 #include "backend/jobs.h"
 #include "optim/rule.h"
+#include "optim/zero_start.h"
 #include "rode/optimizer.h"
 
 namespace rode {
@@ -35,7 +36,7 @@ void for_planned_jobs(std::span<const Parameter> parameters, const Method& metho
                       const Routing& routing, F&& f) {
   const Rule& rule = *method.rule();
   const std::unique_ptr<RuleInstance> instance = rule.instantiate();
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+  for (const RoutedParameter& entry : planned_routing(rule, parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
     const Parameter& p = parameters[entry.index];
     const Subject subject{entry.index, &p, entry.treatment};
@@ -56,7 +57,7 @@ int iterations(const JobBase&) { return 0; }
 std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
                                         const Routing& routing) {
   std::vector<PlannedState> out;
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+  for (const RoutedParameter& entry : planned_routing(*method.rule(), parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
     const Parameter& p = parameters[entry.index];
     for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {

@@ -47,6 +47,7 @@ const std::map<std::string, std::string> kRode{{"momentum", "0.9"},
                                                {"reproject", "guarded"},
                                                {"direction", "geodesic"},
                                                {"conditioner", "newton_schulz"},
+                                               {"on_zero", "rest"},
                                                {"splits", ""}};
 const std::map<std::string, std::string> kMuon{{"weight_decay", "0"},
                                                {"momentum", "0.95"},

@@ -46,6 +46,12 @@ def big_rotation():
     return matrices(2)
 
 
+def from_zero():
+    p = matrices()
+    p.weight[:] = 0
+    return p
+
+
 def disturbed():
     return aligned((48, 16), 2)
 
@@ -57,7 +63,8 @@ RODE = [
     ("momentum", 0.5, {}, matrices),
     ("floor", 0.5, {"lr_rho": 1.0}, pushed_inwards),
     ("floor", 0.99, {"lr_rho": 1.0, "radius": "adaptive"}, pushed_inwards),
-    ("eps", 100.0, {}, matrices),  # above the norm: held
+    ("eps", 100.0, {"on_zero": "hold"}, matrices),  # above the norm: held
+    ("on_zero", "hold", {}, from_zero),  # stays there
     ("eps", 0.4, {"snr": True}, matrices),
     ("eps", 0.3, {"radius": "adaptive"}, matrices),
     ("eps_ns", 1e3, {}, matrices),  # above the momentum's norm: no direction

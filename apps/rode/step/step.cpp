@@ -115,10 +115,9 @@ void print_json(const StepArguments& arguments, const StepReport& report, std::i
 }
 
 // The table with every name fit for a terminal.
-std::string shown_routing(const std::vector<Parameter>& parameters, const Routing& routing,
-                          const Method& method) {
-  std::vector<RoutedParameter> routed = route_parameters(parameters, routing);
-  std::vector<Parameter> named = parameters;
+std::string shown_routing(const StepInput& input, const Routing& routing, const Method& method) {
+  std::vector<RoutedParameter> routed = input.routed(method, routing);
+  std::vector<Parameter> named = input.parameters();
   for (Parameter& parameter : named) parameter.name = on_terminal(parameter.name);
   for (RoutedParameter& entry : routed) entry.reason = on_terminal(entry.reason);
   return routing_table(named, routed, method);
@@ -139,7 +138,7 @@ void run(const StepArguments& arguments) {
   if (arguments.show_routing) {
     // Standard output is for the JSON where that was requested.
     fmt::print(arguments.json ? stderr : stdout, "{}\n",
-               shown_routing(input.parameters(), plan.routing, plan.method));
+               shown_routing(input, plan.routing, plan.method));
   }
   check_input(input, plan.routing);
   const auto finish = [&](const StepOutput& output) {

@@ -17,6 +17,7 @@ _RODE = {
     "floor": 1e-6,
     "eps": 1e-12,
     "eps_ns": 1e-12,
+    "on_zero": "rest",
     "reproject": "guarded",
     "nesterov": False,
     "radius": "learned",
