@@ -294,7 +294,7 @@ def test_options_may_be_sent_without_a_step():
     optimizer.send_options()
     optimizer.step()
     assert torch.equal(p.detach(), torch.full((4,), -0.5))
-    optimizer.param_groups[0]["rounding"] = "stochastic"
+    optimizer.param_groups[0]["rounding"] = "nearest"
     with pytest.raises(rode.Error, match="fixed option"):
         optimizer.send_options()
 

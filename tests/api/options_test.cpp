@@ -32,7 +32,7 @@ struct Row {
 const std::map<std::string, std::string> kRest{
     {"betas_rest", "0.9,0.95"}, {"eps_rest", "1e-08"}, {"weight_decay_rest", "0.0009"}};
 const std::map<std::string, std::string> kStorage{
-    {"rounding", "nearest"}, {"state_dtype", "fp32"}, {"seed", "0"}};
+    {"rounding", "stochastic"}, {"state_dtype", "fp32"}, {"seed", "0"}};
 // Of rules whose momentum may be int8.
 const std::map<std::string, std::string> kInt8{{"state_rounding", "nearest"}};
 const std::map<std::string, std::string> kProducts{

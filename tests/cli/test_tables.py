@@ -7,7 +7,7 @@ import pytest
 
 import oracles
 
-STORAGE = {"rounding": "nearest", "state_dtype": "fp32"}
+STORAGE = {"rounding": "stochastic", "state_dtype": "fp32"}
 NEWTON_SCHULZ = {"ns_dtype", "ns_form"}
 
 # MB of 10^6 bytes in the paper's systems table.
