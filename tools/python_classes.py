@@ -167,7 +167,7 @@ def signature(info):
     lines.append('on_non_finite: str = "refuse",')
     if "lr_rho" in options:
         lines.append("couple_lr_rho: bool = True,")
-    return [*lines, 'route: str = "language",']
+    return [*lines, 'route: str = "auto",']
 
 
 def docstring(info, struct):

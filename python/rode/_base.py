@@ -23,7 +23,7 @@ from rode._options import (
 from rode._shards import is_dtensor, placed
 from rode._stored_state import as_planned
 from rode._torch_state import from_torch, is_torchs, to_torch
-from rode.routing import param_groups, warn_of_vocabularies
+from rode.routing import Reasons, param_groups, warn_of_rest, warn_of_vocabularies
 
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
 
@@ -69,7 +69,7 @@ class EngineOptimizer(Groups):
         extra: dict[str, Any] | None = None,
     ) -> None:
         self._name = name = preset(family, options)
-        self._reasons: dict[str, str] = {}  # of the routing, by parameter
+        self._reasons = Reasons()
         self._reset()
         self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
         extra = dict(extra or {})
@@ -87,6 +87,7 @@ class EngineOptimizer(Groups):
         self._check_together()
         if self._delegates:
             warn_of_vocabularies(self.param_groups)
+            warn_of_rest(self._reasons.rest_share, self._reasons.choice)
 
     def _reset(self) -> None:
         self._delegates = _engine.leaves_rest_to_adamw(self._name)
@@ -375,7 +376,9 @@ class EngineOptimizer(Groups):
                 rows.append((name, str(tuple(shape)), rule, *rates[rule], reason))
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join(lines) + "\n"
+        table = "\n".join(lines) + "\n"
+        choice = getattr(self._reasons, "choice", "")  # copies of earlier releases have none
+        return f"{table}{choice}\n" if choice else table
 
     def _ruled(
         self, group: dict[str, Any], members: list[tuple[str, list[int]]]

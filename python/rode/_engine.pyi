@@ -37,7 +37,7 @@ def options(
 def route(name: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> list[tuple[str, str]]: ...
 def group_route(optimizer: str, rule: str, route: str) -> str: ...
 
-# modules: role ("embedding", "head", "other", "by_name"), type, width; parameters: shape, and name
+# modules: role ("embedding", "head", "convolution", "other", "by_name"), type, width; parameters: shape, and name
 # and module of every place; overrides: pattern, treatment. Returns treatment and reason.
 def route_model(
     modules: Sequence[tuple[str, str, int]],
@@ -45,6 +45,11 @@ def route_model(
     route: str,
     overrides: Sequence[tuple[str, str]],
 ) -> list[tuple[str, str]]: ...
+def choose_route(
+    modules: Sequence[tuple[str, str, int]],
+    parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],
+    route: str,
+) -> tuple[str, str]: ...
 def planned_state(group: GroupSpec, /) -> list[tuple[str, str, list[int], str]]: ...
 def convert_state(
     name: str,

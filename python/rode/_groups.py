@@ -34,6 +34,7 @@ from rode._options import (
 from rode._shards import is_dtensor, refuse_matrices
 from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned, began_at_zero
 from rode._torch_state import check_state, from_torch
+from rode.routing import Reasons
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -51,7 +52,7 @@ class Groups(torch.optim.Optimizer):
     _torch_names: dict[str, str] | None = None
     _name: str  # the engine's
     _keys: list[str]  # of its options
-    _reasons: dict[str, str]  # of the routing, by parameter
+    _reasons: Reasons
     _constructed = True  # False while the groups of the constructor are added
 
     def _drop(self) -> None:
@@ -86,7 +87,10 @@ class Groups(torch.optim.Optimizer):
         except BaseException:
             self.param_groups.pop()
             raise
-        self._reasons.update(reasons)
+        if isinstance(reasons, Reasons):
+            self._reasons = reasons.after(self._reasons)
+        else:
+            self._reasons.update(reasons)
         self._drop()
 
     def _check_together(self) -> None:

@@ -54,7 +54,7 @@ class AdEMAMix(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "ademamix", route, given(locals()))
 
@@ -94,7 +94,7 @@ class Adafactor(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "adafactor", route, given(locals()))
 
@@ -142,7 +142,7 @@ class AdamW(TorchTwin):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "adamw", route, given(locals()))
 
@@ -176,7 +176,7 @@ class Lion(EngineOptimizer):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "lion", route, given(locals()))
 
@@ -221,6 +221,6 @@ class SGD(TorchTwin):
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "sgd", route, given(locals()))

@@ -103,7 +103,7 @@ class RODE(EngineOptimizer):
         seed: int = 0,
         on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "rode", route, given(locals()))
 
@@ -161,7 +161,7 @@ class Muon(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "muon", route, given(locals()))
 
@@ -210,7 +210,7 @@ class SOAP(EngineOptimizer):
         rounding: str = "stochastic",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "soap", route, given(locals()))
 
@@ -260,6 +260,6 @@ class MARSM(EngineOptimizer):
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "mars-m", route, given(locals()))

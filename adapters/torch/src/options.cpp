@@ -15,7 +15,7 @@ using Names = c10::List<std::string>;
 
 // Enumerators in order, so that their number is what an archive holds.
 constexpr std::int64_t kLastRule = static_cast<std::int64_t>(GroupRule::rest);
-constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::everything);
+constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::lora);
 constexpr std::int64_t kLastLayout = static_cast<std::int64_t>(Layout::in_out);
 
 c10::IValue read(::torch::serialize::InputArchive& archive, const std::string& key) {

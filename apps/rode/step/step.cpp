@@ -177,7 +177,7 @@ void add_step_command(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--route", a->route,
-                   "language, vision, all_matrices, matrix, rest or everything")
+                   "auto, language, vision, all_matrices, lora, matrix, rest or everything")
       ->capture_default_str();
   command
       ->add_option(

@@ -26,7 +26,7 @@ using rode::GroupRule;
 // The fields of a parameter group besides the optimizer's own options.
 struct GroupSettings {
   GroupRule rule = GroupRule::automatic;
-  Route route = Route::language;          // of an automatic group, and of a module
+  Route route = Route::automatic;         // of an automatic group, and of a module
   Layout layout = Layout::out_in;         // how the group's matrices are stored
   std::vector<std::string> names = {};    // of the parameters, for messages; empty: "param.0", ...
   bool couple_lr_rho = true;              // lr_rho acts as lr_rho * lr / initial_lr
