@@ -11,6 +11,7 @@ import sys
 import pytest
 import tiny_lm
 import torch
+from tiny_lm import DATA
 
 from rode.__main__ import main
 from rode._command import Failed
@@ -155,6 +156,28 @@ def test_every_record_holds_prompt_answer_and_verdict(place, tmp_path, capsys):
         assert row["answer"] in LETTERS[: 3 + row["index"]]
         assert "multiple choice" in row["prompt"] and "A. 0" in row["prompt"]
         assert row["correct"] == (row["answer"] == row["reference"])
+
+
+def test_in_bf16_other_answers_are_counted(place, tmp_path):
+    out = tmp_path / "out"
+    words = command(place, out, "--tasks", "gsm8k", "--check-batch", 7)
+    words[words.index("fp32")] = "bf16"
+    assert main(words) == 0
+    row = json.loads((out / "results.json").read_text("utf-8"))["tasks"]["gsm8k"]
+    assert row["asked_alone"]["asked"] == 7
+    assert 0 <= row["asked_alone"]["verdicts"] <= row["asked_alone"]["answers"] <= 7
+    lines = map(json.loads, (out / "gsm8k.jsonl").read_text("utf-8").splitlines())
+    assert not any(line["alone"] for line in lines)
+
+
+def test_the_real_files_are_answered_where_they_are_at_hand(place, tmp_path):
+    if not (DATA / "eval").is_dir():
+        pytest.skip(f"no {DATA / 'eval'}; set RODE_SHARED_DATA")
+    words = command(place, tmp_path / "out", "--limit", 2)
+    words[words.index("--data") + 1] = str(DATA / "eval")
+    assert main(words) == 0
+    tasks = json.loads((tmp_path / "out" / "results.json").read_text("utf-8"))["tasks"]
+    assert {name: row["count"] for name, row in tasks.items()} == dict.fromkeys(TASKS, 2)
 
 
 def test_bad_benchmarks_are_named_by_line(tmp_path, capsys):

@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The answer normaliser: which answer a text gives, and which answers are the same."""
 
-import os
-import pathlib
-
 import pytest
-from conftest import ROOT
+from tiny_lm import DATA
 
 from rode.evaluate.answers import extract, normalise, same
 from rode.evaluate.tasks import TASKS, questions_of
 from rode.finetune.data import rows_of
-
-# Where tests of the engine look for real files, too.
-DATA = pathlib.Path(os.environ.get("RODE_SHARED_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import tiny_lm
@@ -108,32 +107,53 @@ def test_six_optimizers_learn_and_fill_the_table(hybrid, tmp_path, capsys):
     assert all("**100.00** (paper" in line for line in shown[2:])
 
 
-def test_a_run_that_was_killed_continues_on_the_same_curve(place, tmp_path):
+# Ends as by the kernel's hand: in the middle of the eighth step, or while the second checkpoint is
+# being written.
+_KILLED = """
+import os, signal, sys
+import torch
+from rode.__main__ import main
+from rode.finetune import store
+
+where, *arguments = sys.argv[1:]
+module, name, at = {
+    "step": (torch.nn.utils, "clip_grad_norm_", 8),
+    "checkpoint": (store, "write_json", 5),  # run.json, then a best model and a checkpoint each
+}[where]
+inner, calls = getattr(module, name), 0
+
+def counted(*given):
+    global calls
+    calls += 1
+    if calls == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return inner(*given)
+
+setattr(module, name, counted)
+main(arguments)
+"""
+
+
+@pytest.mark.parametrize("where", ["step", "checkpoint"])
+def test_a_run_that_was_killed_continues_on_the_same_curve(place, tmp_path, where):
     out, whole = tmp_path / "killed", tmp_path / "whole"
-    common = ("--rounding", "stochastic", "--eval-interval", 3, "--checkpoint-interval", 3)
-    given = arguments(place, out, "rode", *common, "--threads", 1, steps=16)
-    command = [sys.executable, "-m", "rode", *given]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        # In the middle of a step after the second checkpoint.
-        if store.checkpoints(out) and (out / "log.jsonl").read_text("utf-8").count("\n") > 11:
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert not (out / "result.json").exists()
+    common = ("--rounding", "stochastic", "--eval-interval", 3, "--threads", 1)
+    given = arguments(place, out, "rode", *common, steps=11)
+    killed = subprocess.run([sys.executable, "-c", _KILLED, where, *given], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    step = {"step": "000006", "checkpoint": "000003"}[where]
+    assert [path.name for path in store.checkpoints(out)] == [f"checkpoint-{step}"]
+    assert len(list(out.glob("*.tmp"))) == (where == "checkpoint")
     with open(out / "log.jsonl", "a", encoding="utf-8") as log:
         log.write('{"kind": "tra')  # a line that the kill has cut
-    refused = arguments(place, out, "rode", *common, steps=16)
-    assert main(refused) == 2  # not without --resume
+    assert main(given) == 2  # not without --resume
     assert main([*given, "--resume"]) == 0
-    other = arguments(place, whole, "rode", *common, "--threads", 1, steps=16)
-    assert main(other) == 0
+    assert main(arguments(place, whole, "rode", *common, steps=11)) == 0
     assert curve(out) == curve(whole)
     best = [json.loads((run / "best" / "finetune.json").read_text()) for run in (out, whole)]
     assert best[0]["step"] == best[1]["step"] == result(whole)["best_step"]
-    assert len(list(out.glob("best-*"))) == len(list(out.glob("checkpoint-*"))) == 1
+    left = sorted(path.name for path in out.glob("*-*"))
+    assert left == ["best-000011", "checkpoint-000011"]
 
 
 def test_the_lowest_validation_loss_is_the_one_that_is_kept(place, tmp_path):

@@ -10,7 +10,10 @@ import sys
 
 import pytest
 import torch
+from conftest import ROOT
 
+# Where tests of the engine look for real files, too.
+DATA = pathlib.Path(os.environ.get("RODE_SHARED_DATA", ROOT.parent / "shared" / "data"))
 TEMPLATE = (
     "{% for message in messages %}<user>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
