@@ -4,6 +4,7 @@ optimizers and the table, a kill, bad input."""
 
 import argparse
 import json
+import os
 import resource
 import runpy
 import shutil
@@ -154,6 +155,34 @@ def test_a_run_that_was_killed_continues_on_the_same_curve(place, tmp_path, wher
     assert best[0]["step"] == best[1]["step"] == result(whole)["best_step"]
     left = sorted(path.name for path in out.glob("*-*"))
     assert left == ["best-000011", "checkpoint-000011"]
+
+
+@pytest.mark.parametrize("at", ["step", "validation"])
+def test_a_signal_saves_the_last_complete_step(place, tmp_path, capsys, monkeypatch, at):
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    common = ("--eval-interval", 3, "--dtype", "fp32")
+    inner = {"step": torch.nn.utils.clip_grad_norm_, "validation": loop.batch_of}[at]
+    calls = []
+
+    def signalled(*given):
+        calls.append(given)
+        # The fourth step; or the second of the first validation's four batches.
+        if len(calls) == {"step": 4, "validation": 5}[at]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(*given)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        module = torch.nn.utils if at == "step" else loop
+        patch.setattr(module, inner.__name__, signalled)
+        assert main(arguments(place, out, "rode", *common, steps=7)) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+    step = {"step": 4, "validation": 3}[at]
+    assert f"stopped after step {step}, which is saved" in capsys.readouterr().err
+    assert [path.name for path in store.checkpoints(out)] == [f"checkpoint-{step:06}"]
+    assert main(arguments(place, out, "rode", *common, "--resume", steps=7)) == 0
+    assert main(arguments(place, whole, "rode", *common, steps=7)) == 0
+    assert curve(out) == curve(whole)
 
 
 def test_the_lowest_validation_loss_is_the_one_that_is_kept(place, tmp_path):

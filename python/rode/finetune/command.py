@@ -2,10 +2,14 @@
 """`python -m rode finetune`: the options, and the order in which a run is checked and started."""
 
 import argparse
+import contextlib
 import json
 import math
 import pathlib
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -189,7 +193,8 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
         )
         trainer.restore()
         try:
-            result = trainer.run()
+            with _signals(trainer):
+                result = trainer.run()
         except Diverged:  # a sweep still learns what was reached
             write_json(given.out / "result.json", {**trainer.result(), "status": "diverged"})
             raise
@@ -201,6 +206,31 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
         shown = "none yet" if best is None else f"{best:.4f} after step {result['best_step']}"
         print(f"{result['status']} after step {result['steps']}; best validation loss {shown}")
     return _command.DONE
+
+
+@contextlib.contextmanager
+def _signals(trainer: Trainer) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM lets the trainer save and end; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def restore() -> None:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+    def stop(*_: Any) -> None:
+        trainer.stopping = True
+        restore()
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()
 
 
 def _loop_plan(given: argparse.Namespace, options: dict[str, Any]) -> Plan:

@@ -8,6 +8,7 @@ as if it had not been.
 import math
 import pathlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,10 @@ from rode.finetune.encode import IGNORED, Encoded, batch_of
 
 class Diverged(Failed):
     """A step met values that are not finite."""
+
+
+class _Stopped(Exception):
+    """By a signal: incomplete work is dropped."""
 
 
 @dataclass
@@ -47,6 +52,7 @@ class Progress:
     step: int = 0  # steps done
     best: float = math.inf
     best_step: int = 0
+    validated: int = 0  # the last step that was
     seconds: float = 0.0
     started: float = field(default_factory=time.monotonic)
 
@@ -95,13 +101,19 @@ def answer_tokens(rows: list[Encoded]) -> int:
 
 @torch.no_grad()
 def validation_loss(
-    model: Any, rows: list[Encoded], size: int, pad: int, device: torch.device
+    model: Any,
+    rows: list[Encoded],
+    size: int,
+    pad: int,
+    device: torch.device,
+    between: Callable[[], None] = lambda: None,
 ) -> float:
-    """The mean over all answer tokens of all examples."""
+    """The mean over all answer tokens of all examples. `between` is called before every batch."""
     model.eval()
     by_length = sorted(rows, key=lambda row: len(row.tokens))
     total = 0.0
     for first in range(0, len(by_length), size):
+        between()
         total += loss_sum(model, by_length[first : first + size], pad, device).double().item()
     model.train()
     return total / answer_tokens(rows)
@@ -125,7 +137,8 @@ class Trainer:
             plan.optimizer, protocol.groups_of(model), plan.options
         )
         self.progress = Progress()
-        self.saved_best = 0  # the best step that the last checkpoint knows
+        self.saved = self.saved_best = 0  # the last checkpoint's step, and the best that it knows
+        self.stopping = False  # set by a signal
         self.log: Lines
 
     def restore(self) -> None:
@@ -135,10 +148,12 @@ class Trainer:
         if saved:
             state = store.load(saved[-1], self.model, self.optimizer)
             best = math.inf if state["best"] is None else state["best"]
-            self.progress = Progress(state["step"], best, state["best_step"], state["seconds"])
+            step, validated = state["step"], state["validated"]
+            self.progress = Progress(step, best, state["best_step"], validated, state["seconds"])
+            reached = {"validation": validated}  # others: the step itself
             log = whole_lines(self.folder / "log.jsonl")
-            kept = [record for record in log if record["step"] <= self.progress.step]
-            self.saved_best = self.progress.best_step
+            kept = [r for r in log if r["step"] <= reached.get(r["kind"], step)]
+            self.saved, self.saved_best = step, self.progress.best_step
             store.keep_best(self.folder, self.saved_best, {self.saved_best})
             note(f"continuing after step {self.progress.step}")
         self.log = Lines(self.folder / "log.jsonl", kept)
@@ -149,16 +164,28 @@ class Trainer:
         self.model.train()
         last = min(plan.steps, plan.until)
         try:
-            while progress.step < last:
-                self._step()
+            while True:
                 done = progress.step
-                if done % plan.eval_interval == 0 or done == plan.steps:
+                due = done % plan.eval_interval == 0 or done == plan.steps
+                if due and progress.validated < done:
                     self._validate()
-                if done % plan.checkpoint_interval == 0 or done == last:
+                if done != self.saved and (done % plan.checkpoint_interval == 0 or done >= last):
                     self._save()
+                if done >= last:
+                    return self.result()
+                self._step()
+        except _Stopped:
+            if progress.step != self.saved:
+                self._save()
+            raise Failed(
+                f"[train] stopped after step {progress.step}, which is saved; --resume continues"
+            ) from None
         finally:
             self.log.close()
-        return self.result()
+
+    def _check_stop(self) -> None:
+        if self.stopping:
+            raise _Stopped
 
     def result(self) -> dict[str, Any]:
         progress, finished = self.progress, self.progress.step == self.plan.steps
@@ -181,6 +208,7 @@ class Trainer:
         tokens = answer_tokens(rows)
         total = torch.zeros((), dtype=torch.float64)
         for first in range(0, per_step, plan.micro_batch):
+            self._check_stop()
             part = rows[first : first + plan.micro_batch]
             loss = loss_sum(self.model, part, self.tokenizer.pad_token_id, self.device)
             torch.autograd.backward(loss / tokens)
@@ -209,7 +237,9 @@ class Trainer:
     def _validate(self) -> None:
         progress = self.progress
         size, pad = self.plan.eval_batch, self.tokenizer.pad_token_id
-        loss = validation_loss(self.model, self.validation_rows, size, pad, self.device)
+        rows, between = self.validation_rows, self._check_stop
+        loss = validation_loss(self.model, rows, size, pad, self.device, between)
+        progress.validated = progress.step
         best = math.isfinite(loss) and loss < progress.best
         if best:
             progress.best, progress.best_step = loss, progress.step
@@ -226,8 +256,9 @@ class Trainer:
             "step": progress.step,
             "best": progress.best if progress.best_step else None,
             "best_step": progress.best_step,
+            "validated": progress.validated,
             "seconds": progress.elapsed(),
         }
         store.save(self.folder, self.model, self.optimizer, state)
-        self.saved_best = progress.best_step
+        self.saved, self.saved_best = progress.step, progress.best_step
         store.keep_best(self.folder, progress.best_step, {progress.best_step})
