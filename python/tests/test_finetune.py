@@ -205,6 +205,24 @@ def test_the_lowest_validation_loss_is_the_one_that_is_kept(place, tmp_path):
     assert loss == pytest.approx(losses[step], rel=1e-6)
 
 
+def test_a_trial_of_a_sweep_leaves_its_result_only(place, tmp_path, capsys, monkeypatch):
+    out, whole = tmp_path / "trial", tmp_path / "whole"
+    given = ("--eval-interval", 3, "--dtype", "fp32")
+    assert main(arguments(place, whole, "muon", *given, steps=6)) == 0
+    assert main(arguments(place, out, "muon", *given, "--trial", steps=6)) == 0
+    assert result(out)["best_validation_loss"] == result(whole)["best_validation_loss"]
+    assert result(out)["model"] is None
+    assert sorted(path.name for path in out.iterdir()) == [
+        "lock", "log.jsonl", "result.json", "run.json", "split"
+    ]  # fmt: skip
+    # A finished run is not begun again.
+    monkeypatch.setattr(checkpoint, "load_model", None)
+    capsys.readouterr()
+    for run in (out, whole):
+        assert main(arguments(place, run, "muon", *given, "--resume", "--json", steps=6)) == 0
+        assert json.loads(capsys.readouterr().out) == result(run)
+
+
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic", "exact"])
 def test_bf16_runs_say_what_nearest_rounding_loses(place, tmp_path, rounding):
     out = tmp_path / "run"

@@ -16,7 +16,7 @@ import torch
 
 import rode
 from rode import _command
-from rode._command import BadUsage, Failed, note, write_json
+from rode._command import BadUsage, Failed, note, read_json, write_json
 from rode.finetune import checkpoint, data, encode, memory, protocol, store
 from rode.finetune.loop import Diverged, Plan, Trainer
 
@@ -25,7 +25,7 @@ _EXAMPLES = """\
   python -m rode finetune --optimizer muon-rms --seed 1 --model Qwen3.5-9B \\
       --data gsm8k_train.jsonl.xz --split runs/split --out runs/muon-rms-1
   python -m rode finetune ... --out runs/rode-0 --resume       after a kill
-  python -m rode finetune ... --steps 800 --set lr=1e-5        one trial of a sweep
+  python -m rode finetune ... --steps 800 --set lr=1e-5 --trial      one trial of a sweep
   python -m rode finetune --plan --model Qwen3.5-9B            memory by kind, nothing is loaded
   python -m rode finetune --presets                            rates and search spaces as JSON
 """
@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-gradient-checkpointing", action="store_true", help="keep all activations")
     add("--no-memory-check", action="store_true", help="start even if the plan does not fit")
     add("--no-rounding-measure", action="store_true", help="do not measure lost bf16 updates")
+    add("--trial", action="store_true", help="of a sweep: keep the log and the result, no model")
     add("--resume", action="store_true", help="continue after the last checkpoint of --out")
     add("--plan", action="store_true", help="print the memory by kind and end")
     add("--presets", action="store_true", help="print rates and search spaces as JSON and end")
@@ -180,9 +181,14 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
             encode.encoded_all(tokenizer, form, part, given.length, what)
             for part, what in ((split.train, "training"), (split.validation, "validation"))
         )
-        store.check_room(given.out, kinds["weights"], kinds["optimizer state"])
         asked = _asked(given, options, split.digest, form)
         store.begin(given.out, asked, given.resume)
+        done = _finished(given.out)
+        if done is not None:
+            note(f"'{given.out}' is finished")
+            return _show(given, done)
+        sizes = (kinds["weights"], kinds["optimizer state"])
+        store.check_room(given.out, *sizes, models=not given.trial)
         model = checkpoint.load_model(given.model, checkpoint.DTYPES[given.dtype], device)
         if not given.no_gradient_checkpointing:
             settings = {"use_reentrant": False}
@@ -199,6 +205,19 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
             write_json(given.out / "result.json", {**trainer.result(), "status": "diverged"})
             raise
         write_json(given.out / "result.json", result)
+        if given.trial and _finished(given.out):
+            store.forget_checkpoints(given.out)
+    return _show(given, result)
+
+
+def _finished(out: pathlib.Path) -> dict[str, Any] | None:
+    """The result of a run that has nothing left to do."""
+    path = out / "result.json"
+    result = dict(read_json(path, "run")) if path.exists() else {}
+    return result if result.get("status") == "finished" else None
+
+
+def _show(given: argparse.Namespace, result: dict[str, Any]) -> int:
     if given.json:
         print(json.dumps(result))
     else:
@@ -248,6 +267,7 @@ def _loop_plan(given: argparse.Namespace, options: dict[str, Any]) -> Plan:
         checkpoint_interval=given.checkpoint_interval,
         until=given.until or given.steps,
         measure_rounding=given.dtype == "bf16" and not given.no_rounding_measure,
+        trial=given.trial,
     )
 
 

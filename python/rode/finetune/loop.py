@@ -45,6 +45,7 @@ class Plan:
     checkpoint_interval: int
     until: int  # pauses after this step
     measure_rounding: bool
+    trial: bool  # of a sweep: no model is kept
 
 
 @dataclass
@@ -188,16 +189,17 @@ class Trainer:
             raise _Stopped
 
     def result(self) -> dict[str, Any]:
-        progress, finished = self.progress, self.progress.step == self.plan.steps
+        plan, progress = self.plan, self.progress
+        finished = progress.step == plan.steps
         return {
             "status": "finished" if finished else "paused",
-            "optimizer": self.plan.optimizer,
-            "seed": self.plan.seed,
+            "optimizer": plan.optimizer,
+            "seed": plan.seed,
             "steps": progress.step,
             "best_validation_loss": progress.best if progress.best_step else None,
             "best_step": progress.best_step,
             "seconds": progress.elapsed(),
-            "model": str(self.folder / "best") if progress.best_step else None,
+            "model": str(self.folder / "best") if progress.best_step and not plan.trial else None,
         }
 
     def _step(self) -> None:
@@ -243,6 +245,7 @@ class Trainer:
         best = math.isfinite(loss) and loss < progress.best
         if best:
             progress.best, progress.best_step = loss, progress.step
+        if best and not self.plan.trial:
             about = {**self.about, "step": progress.step, "validation_loss": loss}
             store.save_best(self.folder, self.model, self.tokenizer, progress.step, about)
             store.keep_best(self.folder, progress.step, {self.saved_best})

@@ -188,10 +188,17 @@ def keep_best(folder: pathlib.Path, step: int, also: set[int]) -> None:
                 shutil.rmtree(old, ignore_errors=True)
 
 
-def check_room(folder: pathlib.Path, weights: int, state: int) -> None:
-    """Two checkpoints and two models are on the disk while one replaces the other."""
+def forget_checkpoints(folder: pathlib.Path) -> None:
+    """Of a run that needs none any more."""
+    for path in checkpoints(folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def check_room(folder: pathlib.Path, weights: int, state: int, models: bool) -> None:
+    """Two checkpoints are on the disk while one replaces the other; and two models, where they are
+    kept."""
     held = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())
-    needed = 2 * (weights + state) + 2 * weights - held
+    needed = 2 * (weights + state) + (2 * weights if models else 0) - held
     room = free_bytes(folder)
     if needed > room:
         raise Failed(
