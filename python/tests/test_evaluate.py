@@ -256,6 +256,8 @@ def test_one_seed_has_no_deviation_and_strangers_are_refused(tmp_path, capsys):
     one = results(tmp_path / "one", "soap", 0, None, 50.0)
     assert main(["evaluate", "table", str(one)]) == 0
     assert "**50.00** (paper 81.68" in capsys.readouterr().out
+    assert main(["evaluate", "table", str(one), str(tmp_path)]) == 0
+    assert f"'{tmp_path}' has no results.json and is left out" in capsys.readouterr().err
     other = results(tmp_path / "other", None, None, None, 50.0)
     assert main(["evaluate", "table", str(other)]) == 1
     assert "names no optimizer" in capsys.readouterr().err

@@ -349,7 +349,8 @@ def test_the_module_dispatches_and_plans_without_loading(place, capsys):
 
 def test_the_command_runs_in_a_process_of_its_own():
     done = tiny_lm.rode("evaluate", "table", "/nowhere")
-    assert done.returncode == 1 and done.stderr.startswith("rode: error: [table]")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rode: error: [table]")
 
 
 def test_the_benchmark_for_a_gpu_runs_here_with_a_tiny_model():

@@ -36,21 +36,28 @@ class Cell:
     best: bool = False
 
 
-def _found(folder: pathlib.Path) -> pathlib.Path:
-    for path in (folder / "results.json", folder / "evaluation" / "results.json"):
-        if path.is_file():
-            return path
-    raise Failed(
-        f"[table] '{folder}' has no results.json; expected the folder of an evaluation, or of a run "
-        "that was evaluated; run python -m rode evaluate --run first"
-    )
+def _found(folders: list[pathlib.Path]) -> list[pathlib.Path]:
+    """The results in these folders; a run that was not evaluated is left out."""
+    out = []
+    for folder in folders:
+        places = (folder / "results.json", folder / "evaluation" / "results.json")
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            note(f"'{folder}' has no results.json and is left out")
+        else:
+            out.append(path)
+    if not out:
+        raise Failed(
+            "[table] no results.json in the folders; expected those of evaluations, or of runs that "
+            "were evaluated; run python -m rode evaluate --run first"
+        )
+    return out
 
 
 def gathered(folders: list[pathlib.Path]) -> dict[str, dict[int, dict[str, float]]]:
     """Values by optimizer, seed and column."""
     out: dict[str, dict[int, dict[str, float]]] = {}
-    for folder in folders:
-        path = _found(folder)
+    for path in _found(folders):
         result = read_json(path, "table")
         name, seed = result.get("optimizer"), result.get("seed")
         if name not in presets() or not isinstance(seed, int):
@@ -63,7 +70,8 @@ def gathered(folders: list[pathlib.Path]) -> dict[str, dict[int, dict[str, float
         seeds = out.setdefault(name, {})
         if seed in seeds:
             raise Failed(
-                f"[table] two folders have {name} with seed {seed}; the second is '{folder}'; name each once"
+                f"[table] two folders have {name} with seed {seed}; the second is '{path}'; name "
+                "each once"
             )
         values = {task: row["accuracy"] for task, row in result["tasks"].items()}
         if result.get("best_validation_loss") is not None:
