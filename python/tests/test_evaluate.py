@@ -5,6 +5,7 @@ the table, the agreement with math-verify, bad input."""
 import csv
 import io
 import json
+import resource
 import statistics
 import sys
 
@@ -14,7 +15,7 @@ import torch
 from tiny_lm import DATA
 
 from rode.__main__ import main
-from rode._command import Failed
+from rode._command import Failed, whole_lines
 from rode.evaluate import agreement, records, table
 from rode.evaluate import model as answering
 from rode.evaluate.model import Answerer
@@ -143,6 +144,26 @@ def test_an_evaluation_continues_where_it_was_cut(place, tmp_path, capsys):
     changed = {key for key in before if before[key] != after[key]}
     assert changed == {("gsm8k", marked["index"])}
     assert main(command(place, cut, "--resume", "--format", "plain")) == 2
+
+
+def test_a_full_disk_keeps_the_answers_before_it(place, tmp_path, capsys):
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    given = ("--tasks", "gsm8k", "--batch", 1)
+    assert main(command(place, whole, *given)) == 0
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        code = main(command(place, out, *given))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = capsys.readouterr().err
+    assert code == 1 and "earlier lines are kept" in said
+    kept = list(whole_lines(out / "gsm8k.jsonl"))
+    assert 0 < len(kept) < 7
+    assert main(command(place, out, *given, "--resume")) == 0
+    assert f"{len(kept)} of 7 answers are there already" in capsys.readouterr().err
+    scores = [json.loads((run / "results.json").read_text())["tasks"] for run in (out, whole)]
+    assert scores[0]["gsm8k"]["correct"] == scores[1]["gsm8k"]["correct"]
 
 
 def test_every_record_holds_prompt_answer_and_verdict(place, tmp_path, capsys):

@@ -223,6 +223,21 @@ def test_a_trial_of_a_sweep_leaves_its_result_only(place, tmp_path, capsys, monk
         assert json.loads(capsys.readouterr().out) == result(run)
 
 
+def test_a_tied_embedding_is_one_matrix_through_checkpoints(place, tmp_path):
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    tiny_lm.tokenizer(tmp_path / "model")
+    model = tiny_lm.model(tmp_path / "model", "qwen3", tied=True)
+    shutil.copy(place / "train.jsonl", tmp_path / "train.jsonl")
+    given = ("--eval-interval", 2, "--dtype", "fp32")
+    assert main(arguments(tmp_path, out, "rode", *given, "--until", 2, steps=4)) == 0
+    assert main(arguments(tmp_path, out, "rode", *given, "--resume", steps=4)) == 0
+    assert main(arguments(tmp_path, whole, "rode", *given, steps=4)) == 0
+    assert curve(out) == curve(whole)
+    kept = checkpoint.load_model(out / "best", torch.float32, torch.device("cpu"))
+    assert kept.lm_head.weight is kept.model.embed_tokens.weight
+    assert not torch.equal(kept.lm_head.weight, model.lm_head.weight)
+
+
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic", "exact"])
 def test_bf16_runs_say_what_nearest_rounding_loses(place, tmp_path, rounding):
     out = tmp_path / "run"

@@ -213,6 +213,37 @@ def test_everything_of_two_dimensions_is_a_matrix_and_nothing_else(tmp_path):
     assert {"model.embed_tokens.weight", "lm_head.weight"} <= names
 
 
+def test_a_checkpoint_with_a_vision_part_gives_its_language_model(tmp_path):
+    """As Qwen3.5-9B is published: names differ, and the vision part is left out."""
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "Qwen3_5Config"):
+        pytest.skip("this transformers has no Qwen3.5")
+    text = tiny_lm.model(tmp_path / "text", "qwen3_5").config.to_dict()
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2}
+    vision |= {"out_hidden_size": 48, "num_position_embeddings": 16}
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision)
+    whole = transformers.Qwen3_5ForConditionalGeneration(config)
+    whole.save_pretrained(str(tmp_path))
+    config = checkpoint.load_config(tmp_path)
+    assert config.get_text_config().vocab_size == 112
+    loaded = checkpoint.load_model(tmp_path, torch.float32, torch.device("cpu"))
+    weights = {name: list(p.shape) for name, p in loaded.named_parameters()}
+    empty = checkpoint.empty_model(config, torch.float32)
+    assert weights == {name: list(p.shape) for name, p in empty.named_parameters()}
+    source = whole.state_dict()
+    for name, p in loaded.named_parameters():
+        assert torch.equal(p, source[name.replace("model.", "model.language_model.", 1)]), name
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(tmp_path):
+    model = tiny_lm.model(tmp_path, "qwen3")
+    state = {k: v for k, v in model.state_dict().items() if "layers.1.mlp.up_proj" not in k}
+    model.save_pretrained(str(tmp_path), state_dict=state)
+    checkpoint.check_files(tmp_path)
+    with pytest.raises(Failed, match="1 weights of the model are not in"):
+        checkpoint.load_model(tmp_path, torch.float32, torch.device("cpu"))
+
+
 def test_lost_updates_are_counted():
     """AdamW's first step is lr in size everywhere: lost where half a unit in the last place of a
     bf16 weight, 2^-8 of it to 2^-9, is more."""

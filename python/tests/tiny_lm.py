@@ -39,19 +39,19 @@ def tokenizer(folder: pathlib.Path, signs=None, template: str | None = TEMPLATE,
     return out
 
 
-def model(folder: pathlib.Path, family: str = "auto", vocabulary: int = 112, seed: int = 0):
+def model(folder: pathlib.Path, family: str = "auto", tied: bool = False):
     """A checkpoint of one layer of each kind; the family is Qwen3.5 where transformers has it."""
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     sizes = {
-        "vocab_size": vocabulary,
+        "vocab_size": 112,
         "hidden_size": 48,
         "intermediate_size": 96,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "head_dim": 24,
         "max_position_embeddings": 512,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": tied,
         "num_hidden_layers": 2,
         "initializer_range": 0.08,
     }
