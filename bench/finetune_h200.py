@@ -85,7 +85,7 @@ def wait(device: torch.device) -> None:
 
 def train(given: argparse.Namespace) -> dict:
     """Plan, peak and step time of one optimizer."""
-    device = checkpoint.pick_device(given.device)
+    device = checkpoint.pick_device(given.device, stepped=True)
     name, on_gpu = given.optimizer, device.type == "cuda"
     options = protocol.options_of(name, [], "nearest", 0, published=False)
     config = config_of(given.tiny)
@@ -137,7 +137,7 @@ def train(given: argparse.Namespace) -> dict:
 
 def generate(given: argparse.Namespace) -> dict:
     """Tokens per second of `rode evaluate` and of model.generate, in turn on equal prompts."""
-    device = checkpoint.pick_device(given.device)
+    device = checkpoint.pick_device(given.device, stepped=False)
     model = new_model(given.tiny, device)
     vocabulary = model.config.get_text_config().vocab_size
     prompts = [row.tokens for row in rows_of(given.batch, given.prompt, vocabulary)]

@@ -13,7 +13,7 @@ from rode import _command
 from rode._command import BadUsage, Failed, digest_of, note, read_json, write_json
 from rode.evaluate import agreement, records, table
 from rode.evaluate.model import Answerer
-from rode.evaluate.tasks import TASKS, files_of, questions_of
+from rode.evaluate.tasks import TASKS, Question, files_of, questions_of
 from rode.finetune import checkpoint, encode, memory, store
 
 NEW_TOKENS = 512
@@ -80,6 +80,31 @@ def _shown(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _note_counts(
+    questions: dict[str, list[Question]], files: dict[str, pathlib.Path], limit: int | None
+) -> None:
+    for name, rows in questions.items():
+        task = TASKS[name]
+        if limit is None and len(rows) != task.paper_count:
+            note(
+                f"{task.label}: {len(rows)} questions in '{files[name]}'; the paper has "
+                f"{task.paper_count}"
+            )
+
+
+def _checked(folder: pathlib.Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The tokenizer of a model whose files are whole and whose weights fit."""
+    checkpoint.check_files(folder)
+    tokenizer = checkpoint.load_tokenizer(folder)
+    config = checkpoint.load_config(folder)
+    encode.check_tokenizer(tokenizer, config.get_text_config().vocab_size)
+    empty = checkpoint.empty_model(config, dtype)
+    weights = sum(p.numel() for p in empty.parameters()) * dtype.itemsize
+    remedy = "use a larger device, or --dtype bf16"
+    memory.check_fits({"weights": weights}, memory.available(device), remedy)
+    return tokenizer
+
+
 def _evaluate(given: argparse.Namespace) -> int:
     for key in ("batch", "max_new_tokens", "limit", "threads"):
         value = getattr(given, key)
@@ -93,22 +118,12 @@ def _evaluate(given: argparse.Namespace) -> int:
         torch.set_num_threads(given.threads)
     files = files_of(given.data, given.task, [name for name in given.tasks.split(",") if name])
     questions = {name: questions_of(TASKS[name], path, given.limit) for name, path in files.items()}
-    for name, rows in questions.items():
-        paper = TASKS[name].paper_count
-        if given.limit is None and len(rows) != paper:
-            note(
-                f"{TASKS[name].label}: {len(rows)} questions in '{files[name]}'; the paper has {paper}"
-            )
-    device = checkpoint.pick_device(given.device)
-    checkpoint.check_files(folder)
-    tokenizer = checkpoint.load_tokenizer(folder)
-    config = checkpoint.load_config(folder)
-    encode.check_tokenizer(tokenizer, config.get_text_config().vocab_size)
+    _note_counts(questions, files, given.limit)
+    device = checkpoint.pick_device(given.device, stepped=False)
+    dtype = checkpoint.DTYPES[given.dtype]
+    tokenizer = _checked(folder, dtype, device)
     asked = given.format if given.format != "auto" else about.get("format", "auto")
     form = encode.chosen_format(tokenizer, asked)
-    dtype = checkpoint.DTYPES[given.dtype]
-    weights = sum(p.numel() for p in checkpoint.empty_model(config, dtype).parameters())
-    memory.check_fits({"weights": weights * dtype.itemsize}, memory.available(device))
     settings = {
         "model": str(folder.resolve()),
         "step": about.get("step"),

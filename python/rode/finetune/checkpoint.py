@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rode import _engine
 from rode._command import Failed, reason
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -135,14 +136,14 @@ def load_model(folder: pathlib.Path, dtype: torch.dtype, device: torch.device) -
     return model.to(device)
 
 
-def pick_device(asked: str) -> torch.device:
-    from rode import _engine
-
+def pick_device(asked: str, stepped: bool) -> torch.device:
+    """`stepped`: whether an optimizer works there, which needs an engine with CUDA."""
+    engine = _engine.with_cuda() or not stepped
     if asked == "auto":
-        asked = "cuda" if torch.cuda.is_available() and _engine.with_cuda() else "cpu"
+        asked = "cuda" if torch.cuda.is_available() and engine else "cpu"
     if asked.startswith("cuda") and not torch.cuda.is_available():
         raise Failed("[device] cuda was asked for, but PyTorch finds no GPU; use --device cpu")
-    if asked.startswith("cuda") and not _engine.with_cuda():
+    if asked.startswith("cuda") and not engine:
         raise Failed(
             "[device] the installed rode was built without CUDA; RODE_WITH_CUDA=ON pip install . in "
             "its repository, or --device cpu"

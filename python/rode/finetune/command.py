@@ -159,7 +159,7 @@ def _print_plan(given: argparse.Namespace, kinds: dict[str, int], room: int | No
 def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
     """Everything that can be wrong is looked at before the weights are loaded."""
     _needed(given, "model", "data", "out")
-    device = checkpoint.pick_device(given.device)
+    device = checkpoint.pick_device(given.device, stepped=True)
     for path in (given.model, given.data):
         if not path.exists():
             raise Failed(f"[files] '{path}' does not exist; give the path of a file that does")
@@ -290,7 +290,9 @@ def _work(arguments: list[str]) -> int:
         _needed(given, "model")
         # Also for a GPU that is not here.
         away = given.device.startswith("cuda") and not torch.cuda.is_available()
-        device = torch.device("cuda") if away else checkpoint.pick_device(given.device)
+        device = (
+            torch.device("cuda") if away else checkpoint.pick_device(given.device, stepped=True)
+        )
         room = None if away else memory.available(device)
         _print_plan(given, _plan_memory(given, options, device), room)
         return _command.DONE

@@ -17,6 +17,10 @@ from rode.finetune.protocol import groups_of, make_optimizer
 _BATCH_BYTES = 512 << 20
 # What CUDA, cuBLAS and PyTorch's kernels take for themselves.
 _CONTEXT_BYTES = 600_000_000
+_REMEDY = (
+    "use a larger device, a shorter --length, --set state_dtype=bf16, or --no-memory-check where "
+    "the plan is known to be too high"
+)
 
 
 def state_bytes(name: str, options: dict[str, Any], model: torch.nn.Module) -> int:
@@ -111,11 +115,10 @@ def table(kinds: dict[str, int], room: int | None = None) -> str:
     return "\n".join(f"  {kind:<{width}}  {bytes_text(size):>10}" for kind, size in rows)
 
 
-def check_fits(kinds: dict[str, int], room: int) -> None:
+def check_fits(kinds: dict[str, int], room: int, remedy: str = _REMEDY) -> None:
     total = sum(kinds.values())
     if total > room:
         raise Failed(
             f"[memory] the run needs {bytes_text(total)}, {bytes_text(room)} are available:\n"
-            f"{table(kinds, room)}\nuse a larger device, a shorter --length, --set "
-            "state_dtype=bf16, or --no-memory-check where the plan is known to be too high"
+            f"{table(kinds, room)}\n{remedy}"
         )
