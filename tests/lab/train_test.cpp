@@ -343,7 +343,7 @@ TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten)
   std::filesystem::create_directories(scratch / "text");
   for (const char* split : {"train", "valid"}) {
     TokenFolderWriter writer(scratch / "text", {"bytes", 257, 256, {}}, {.split = split});
-    writer.append(std::vector<std::uint16_t>(500, 3));
+    writer.append(std::vector<Token>(500, 3));
     writer.finish();
   }
   EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "257");

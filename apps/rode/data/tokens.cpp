@@ -54,8 +54,8 @@ void run(const TokensArguments& arguments) {
   lab::TokenFolderWriter writer(arguments.out, info,
                                 {arguments.split, arguments.shard_tokens, arguments.overwrite});
 
-  lab::DocumentEncoder encoder(
-      *tokenizer, [&](std::span<const std::uint16_t> tokens) { writer.append(tokens); });
+  lab::DocumentEncoder encoder(*tokenizer,
+                               [&](std::span<const lab::Token> tokens) { writer.append(tokens); });
   lab::DocumentSplitter splitter(
       rule, [&](std::string_view text, bool begins) { encoder.push(text, begins); });
   for (const std::string& input : arguments.inputs) {
