@@ -169,6 +169,8 @@ void add_optimizers_command(CLI::App& app) {
   const CLI::Option* name = command->add_option("--name", arguments->name,
                                                 "Only this optimizer, with every option explained");
   command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Examples:\n  rode optimizers --name rode\n  rode optimizers --shapes qwen2-114m");
   command->callback([=] {
     arguments->with_shapes = shapes->count() > 0;
     arguments->with_name = name->count() > 0;

@@ -205,6 +205,8 @@ void add_step_command(CLI::App& app) {
   add_products_option(*command, a->products);
   command->add_flag("--show-routing", a->show_routing, "Print how each parameter is updated");
   command->add_flag("--json", a->json, "Print norms of the last step as JSON");
+  command->footer(
+      "Example: rode step --optimizer rode --set lr=1e-3 --in in.safetensors --out o.safetensors");
   command->callback([a] { run(*a); });
 }
 

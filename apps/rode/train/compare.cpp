@@ -22,6 +22,7 @@
 #include "lab/run/batches.h"
 #include "lab/run/interrupt.h"
 #include "lab/run/plan.h"
+#include "lab/run/progress.h"
 #include "lab/task/sources.h"
 #include "support.h"
 #include "train/child_process.h"
@@ -32,6 +33,7 @@ namespace {
 
 struct CompareArguments {
   std::string task;
+  std::string scale;
   std::vector<std::string> optimizers;
   std::int64_t seeds = 3;
   std::vector<std::string> settings;
@@ -88,11 +90,12 @@ std::map<std::string, Settings> settings_of(const CompareArguments& arguments) {
 std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
   lab::TrainOptions options;
   std::map<std::string, Settings> settings = settings_of(arguments);
-  options.task = lab::with_settings(lab::load_task(arguments.task), settings[""]);
   options.steps = arguments.steps;
   options.warmup = arguments.warmup;
   options.data_folder =
       arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+  options.task = lab::with_vocabulary_of_data(
+      lab::load_task(arguments.task, arguments.scale, settings[""]), options.data_folder);
   std::vector<Job> jobs;
   std::set<std::string> seen;
   for (const std::string& name : arguments.optimizers) {
@@ -140,6 +143,7 @@ std::vector<std::string> command_of(const Job& job, const CompareArguments& argu
                                     arguments.device,
                                     "--json",
                                     arguments.overwrite ? "--overwrite" : "--resume"};
+  if (!arguments.scale.empty()) words.insert(words.end(), {"--scale", arguments.scale});
   if (arguments.steps > 0)
     words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
   if (arguments.warmup)
@@ -207,12 +211,21 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   std::vector<Running>& running = all.list;
   std::size_t next = 0;
   std::size_t done = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  // "; about 2:03 left of all": at the pace of the runs that are done.
+  const auto time_left = [&]() -> std::string {
+    if (done == 0 || done == jobs.size()) return {};
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    const double each = spent.count() / static_cast<double>(done);
+    return fmt::format("; about {} left of all",
+                       lab::clock_text(each * static_cast<double>(jobs.size() - done)));
+  };
   while (next < jobs.size() || !running.empty()) {
     while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs) &&
            !lab::InterruptGuard::requested()) {
       Job& job = jobs[next++];
       if (!arguments.quiet && arguments.jobs == 1) {
-        fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
+        fmt::print(stderr, "[{}/{}] {}{}\n", next, jobs.size(), job.label(), time_left());
       }
       running.push_back(
           {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
@@ -232,7 +245,8 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
       require_result(*job, *status, arguments.overwrite);
       ++done;
       if (!arguments.quiet && arguments.jobs > 1) {
-        fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
+        fmt::print(stderr, "[{}/{}] {}: {}{}\n", done, jobs.size(), job->label(), outcome_of(*job),
+                   time_left());
       }
     }
     if (stop && running.empty()) {
@@ -279,7 +293,8 @@ void run_compare(const CompareArguments& arguments) {
   std::filesystem::path folder;
   arguments_as_usage([&] {
     folder = arguments.out.empty()
-                 ? std::filesystem::path("runs") / lab::load_task(arguments.task).name
+                 ? std::filesystem::path("runs") /
+                       lab::run_name(lab::load_task(arguments.task, arguments.scale, {}))
                  : std::filesystem::path(arguments.out);
     jobs = jobs_of(arguments, folder);
     for (const Job& job : jobs) {
@@ -322,6 +337,8 @@ void add_compare_command(CLI::App& app) {
       app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
+  command->add_option("--scale", arguments->scale,
+                      "a smaller form of the task, as its file has it: tiny, small, ...");
   command
       ->add_option(
           "--optimizers", arguments->optimizers,

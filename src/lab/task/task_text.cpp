@@ -79,6 +79,12 @@ std::string to_toml(const Task& task) {
     }
     out += fmt::format("source = {}\n", toml_string(spec.source));
   }
+  for (const ScaleSpec& scale : task.scales) {
+    out += fmt::format("\n[scale.{}]\n", key_of(scale.name));
+    for (const auto& [key, value] : scale.settings) {
+      out += fmt::format("{} = {}\n", key, option_toml(value));
+    }
+  }
   return out;
 }
 
