@@ -15,6 +15,9 @@ void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_theory_command(CLI::App& app);
 
+// Below `rode bench`.
+void add_bench_systems_command(CLI::App& bench);
+
 // Below `rode data`.
 void add_data_tokens_command(CLI::App& data);
 void add_data_get_command(CLI::App& data);

@@ -192,7 +192,7 @@ class EngineOptimizer::Binding::States {
 EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                                   const std::vector<const GroupOptions*>& options,
                                   ParamStates& states, std::int64_t steps_done,
-                                  OnBadGradient on_non_finite) {
+                                  const BindingOptions& engine_options) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<at::Tensor>& params = groups[g].params();
     const std::vector<std::string>& given = options[g]->names;
@@ -238,7 +238,8 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
     engine.stream = stream_;
   }
   engine.threads = at::get_num_threads();
-  engine.on_non_finite = on_non_finite;
+  engine.on_non_finite = engine_options.on_non_finite;
+  engine.batched = engine_options.batched;
   engine.on_missing = OnBadGradient::skip;  // as torch.optim does
   engine.state_memory = [&memory](std::string_view parameter, std::string_view key,
                                   const Shape& shape, DType dtype) {
