@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "core/file_io.h"
 #include "lab/run/plan.h"
 #include "lab/task/constants.h"
 #include "support.h"
@@ -154,12 +155,10 @@ void run(const SystemsArguments& arguments) {
   const std::vector<Row> rows = measure(arguments);
   const std::string json = to_json(arguments, rows).dump(2);
   if (!arguments.out.empty()) {
-    std::ofstream file(arguments.out);
-    file << json << "\n";
-    if (!file.flush()) {
-      throw Error(ErrorKind::file, "bench",
-                  fmt::format("file '{}' cannot be written; choose another --out", arguments.out));
-    }
+    const std::string text = json + "\n";
+    AtomicFile file(arguments.out, "bench");
+    file.write(std::as_bytes(std::span(text.data(), text.size())));
+    file.commit();
   }
   fmt::print("{}\n", arguments.json ? json : text_of(rows));
 }
