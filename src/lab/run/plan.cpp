@@ -108,6 +108,7 @@ nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& 
   task.erase("title");
   task.erase("source");
   task.erase("optimizers");
+  task.erase("sweep");
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   for (const OptionInfo& info : method.options()) values[info.key] = info.value;
   return {{"format", 1},

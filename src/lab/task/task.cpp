@@ -140,6 +140,7 @@ nlohmann::ordered_json to_json(const Task& task) {
                                   {"settings", settings},
                                   {"source", spec.source}});
   }
+  if (task.sweep.trials > 0) json["sweep"] = sweep_json(task.sweep);
   return json;
 }
 

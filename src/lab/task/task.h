@@ -10,6 +10,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lab/task/sweep.h"
 #include "rode/method.h"
 #include "rode/routing.h"
 
@@ -78,6 +79,7 @@ struct Task {
   DataSpec data;
   TrainSpec train;
   std::vector<OptimizerSpec> optimizers;  // in the order of the file
+  SweepSpec sweep = {};
 
   bool is_language() const { return data.kind == "tokens" || data.kind == "tiny-lm"; }
   // Throws for a name that the task has no rates for, naming the nearest.

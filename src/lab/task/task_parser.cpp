@@ -230,6 +230,7 @@ Task read_task(const toml::table& parsed, std::string_view name, std::string_vie
   auto data = root.required("data", root.table("data"));
   auto train = root.required("train", root.table("train"));
   auto optimizers = root.required("optimizers", root.table("optimizers"));
+  auto sweep = root.table("sweep");
   root.finish();
   task.model = parse_model(model);
   task.data = parse_data(data);
@@ -240,6 +241,7 @@ Task read_task(const toml::table& parsed, std::string_view name, std::string_vie
   }
   if (task.optimizers.empty()) optimizers.fail("", "[optimizers] is empty; expected at least one");
   check_together(task, root);
+  if (sweep) task.sweep = parse_sweep(*sweep, task);
   return task;
 }
 

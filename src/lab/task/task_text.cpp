@@ -79,6 +79,14 @@ std::string to_toml(const Task& task) {
     }
     out += fmt::format("source = {}\n", toml_string(spec.source));
   }
+  if (!json.contains("sweep")) return out;
+  Json sweep = json["sweep"];
+  const Json spaces = sweep["spaces"];
+  sweep.erase("spaces");
+  out += section("sweep", sweep);
+  for (const auto& [name, space] : spaces.items()) {
+    out += section("sweep.spaces." + key_of(name), space);
+  }
   return out;
 }
 
