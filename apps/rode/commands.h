@@ -14,6 +14,8 @@ void add_tasks_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_theory_command(CLI::App& app);
+// sweep, finetune and evaluate, which are Python: listed here, run before the words are parsed.
+void add_python_commands(CLI::App& app);
 
 // Below `rode data`.
 void add_data_tokens_command(CLI::App& data);
