@@ -288,3 +288,21 @@ def test_the_best_options_are_written_into_the_task():
     assert text.endswith("\n[sweep]\ntrials = 14\n")
     new = result.changed_task(text, "a.b", {"lr": "1e-05", "reproject": "every"}, "s")
     assert new.endswith('\n\n[optimizers."a.b"]\nlr = 1e-05\nreproject = "every"\nsource = "s"\n')
+
+
+def test_fine_tuning_is_swept_by_its_own_presets(tmp_path, monkeypatch, capsys):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {FAKE} "$@"\n')  # not -m rode
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    words = ["--finetune", "--out", "out", "--quiet", "--json"]
+    assert main([*words, "--optimizers", "adamw", "--", "--model", "m"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["task_file"] is None
+    sweep = told["sweeps"][0]
+    assert sweep["select"] == "best-validation-loss" and sweep["steps"] == 8
+    assert (sweep["trials"], sweep["diverged"], sweep["best"]["value"]) == (4, 2, 0.5)
+    given = json.loads(pathlib.Path("out/adamw/trial-0003/run.json").read_text())["words"]
+    assert given[-2:] == ["--model", "m"] and "--task" not in given
+    rates = {w.split("=")[0]: w.split("=")[1] for w in given if w.startswith("lr")}
+    assert rates["lr"] == rates["lr_rest"]
