@@ -91,7 +91,7 @@ PRESETS = {
 
 
 def finetune(words):
-    """As `rode finetune`: no file of a run that ended with NaN, null where nothing was finite."""
+    """As `rode finetune`: a run that diverged ends with an error; null where nothing was finite."""
     if "--presets" in words:
         print(json.dumps(PRESETS))
         return
@@ -100,11 +100,11 @@ def finetune(words):
     out.mkdir(parents=True, exist_ok=True)
     (out / "run.json").write_text(json.dumps({"words": words}))
     number = int(out.name.removeprefix("trial-"))
-    if number == 1:
-        sys.exit("rode: error: [step] gradient of 'w' holds NaN; lower the rates")
     loss = None if number == 2 else 0.5 + number
-    result = {"status": "finished", "steps": 8, "best_validation_loss": loss, "best_step": 4}
+    status = "diverged" if number == 1 else "finished"
+    result = {"status": status, "steps": 8, "best_validation_loss": loss, "best_step": 4}
     (out / "result.json").write_text(json.dumps(result))
+    sys.exit("rode: error: [train] not finite" if status == "diverged" else 0)
 
 
 if __name__ == "__main__":

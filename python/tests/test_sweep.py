@@ -303,6 +303,6 @@ def test_fine_tuning_is_swept_by_its_own_presets(tmp_path, monkeypatch, capsys):
     assert sweep["select"] == "best-validation-loss" and sweep["steps"] == 8
     assert (sweep["trials"], sweep["diverged"], sweep["best"]["value"]) == (4, 2, 0.5)
     given = json.loads(pathlib.Path("out/adamw/trial-0003/run.json").read_text())["words"]
-    assert given[-2:] == ["--model", "m"] and "--task" not in given
+    assert given[-2:] == ["--model", "m"] and "--trial" in given and "--task" not in given
     rates = {w.split("=")[0]: w.split("=")[1] for w in given if w.startswith("lr")}
     assert rates["lr"] == rates["lr_rest"]

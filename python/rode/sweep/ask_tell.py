@@ -32,7 +32,7 @@ def _begun(given: argparse.Namespace) -> tuple[Plan, list[Values]]:
 
 
 def _command_of(plan: Plan, rode: str, more: list[str]) -> Command:
-    return finetune_command(more) if plan.task == "finetune" else train_command(rode, more)
+    return finetune_command(more, False) if plan.task == "finetune" else train_command(rode, more)
 
 
 def _trial(study: FileStudy, record: Record, command: Command) -> dict[str, Any]:

@@ -82,7 +82,9 @@ def _run(arguments: list[str]) -> int:
     plans = [make_plan(task, table, name, options.wishes_of(given)) for name in names]
     for plan in plans:  # before any is run
         options.candidates_of(given.enqueue, plan)
-    command = finetune_command(more) if given.finetune else train_command(rode, more)
+    command = (
+        finetune_command(more, given.keep == "all") if given.finetune else train_command(rode, more)
+    )
     out: pathlib.Path = given.out or pathlib.Path("runs") / f"sweep-{table['name']}"
     out.mkdir(parents=True, exist_ok=True)
     try:

@@ -33,9 +33,6 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-DIVERGED_OUTCOME = Outcome(DIVERGED, math.inf)
-
-
 def _mean_training_loss(log: pathlib.Path, plan: Plan) -> float:
     try:
         lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]

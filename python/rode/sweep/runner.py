@@ -129,7 +129,7 @@ class Runner:
                 continue
             folder = self.trial_folder(entry.record.number)
             outcome = (
-                entry.process.outcome(self.command, self.plan, folder)
+                entry.process.outcome(self.plan, folder)
                 if entry.process is not None
                 else read_outcome(folder, self.plan)
             )

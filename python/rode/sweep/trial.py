@@ -4,7 +4,6 @@
 import ctypes
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -12,14 +11,12 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from rode._command import Failed
-from rode.sweep.outcome import DIVERGED_OUTCOME, Outcome, read_outcome
+from rode.sweep.outcome import Outcome, read_outcome
 from rode.sweep.plan import Plan
 from rode.sweep.space import Values
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
-# Fine-tuning ends with an error where a gradient or a loss is not finite.
-_NOT_FINITE = re.compile(r"\b(NaN|Inf|non-finite|not finite|diverged)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,10 @@ def train_command(rode: str, more: list[str]) -> Command:
     return Command([rode, "train"], more)
 
 
-def finetune_command(more: list[str]) -> Command:
-    return Command([sys.executable, "-m", "rode", "finetune"], more, finetune=True)
+def finetune_command(more: list[str], models: bool) -> Command:
+    """`models`: whether a trial keeps its checkpoints and its best model."""
+    words = [sys.executable, "-m", "rode", "finetune"]
+    return Command(words if models else [*words, "--trial"], more, finetune=True)
 
 
 def _end_with_parent() -> None:
@@ -92,14 +91,12 @@ class Process:
     def wait(self) -> None:
         self.child.wait()
 
-    def outcome(self, command: Command, plan: Plan, folder: pathlib.Path) -> Outcome:
+    def outcome(self, plan: Plan, folder: pathlib.Path) -> Outcome:
         """Raises where the trial neither finished nor diverged."""
         result = read_outcome(folder, plan)
         if result is not None:
             return result
         text = self.errors.read_text("utf-8", "replace").strip()
-        if command.finetune and _NOT_FINITE.search(text.rsplit("\n", 1)[-1]):
-            return DIVERGED_OUTCOME
         errors = [line for line in text.splitlines() if line.startswith("rode: error: ")]
         said = errors[-1].removeprefix("rode: error: ") if errors else text[-500:] or "no message"
         raise Failed(

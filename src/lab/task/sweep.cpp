@@ -32,19 +32,16 @@ std::optional<double> real(std::string_view text) {
 }
 
 SweepOption parse_option(const TomlTable& table, const std::string& key, const std::string& text) {
-  const auto wrong = [&] {
-    table.fail(key, fmt::format("is '{}'; expected {}", printable(text), kForms));
-  };
   const std::size_t comma = text.find(',');
   if (comma == std::string::npos) {
     if (const auto value = real(text)) return {key, *value, *value, ""};
-    if (text.empty()) wrong();
-    return {key, 0, 0, text};
+    if (!text.empty()) return {key, 0, 0, text};
+  } else {
+    const auto low = real(std::string_view(text).substr(0, comma));
+    const auto high = real(std::string_view(text).substr(comma + 1));
+    if (low && high && *low > 0 && *low < *high) return {key, *low, *high, ""};
   }
-  const auto low = real(std::string_view(text).substr(0, comma));
-  const auto high = real(std::string_view(text).substr(comma + 1));
-  if (!low || !high || *low <= 0 || *low >= *high) wrong();
-  return {key, *low, *high, ""};
+  table.fail(key, fmt::format("is '{}'; expected {}", printable(text), kForms));
 }
 
 // The engine judges the ends of a range and a value between them, which a whole number is not.
