@@ -85,7 +85,7 @@ def test_draws_without_optuna_are_log_uniform_and_repeat():
 
 
 def wait_for(condition, process):
-    for _ in range(6000):
+    for _ in range(18000):
         if condition():
             return
         assert process.poll() is None, process.stderr.read()
