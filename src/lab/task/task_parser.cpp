@@ -275,6 +275,7 @@ bool is_task_key(std::string_view key) {
 Task with_settings(const Task& task, const Settings& settings) {
   if (settings.empty()) return task;
   toml::table table = parse_toml(to_toml(task), task.source, kTask);
+  table.erase("sweep");  // fits the task as it is; a run does not use it
   for (const auto& [path, value] : settings) {
     const std::size_t dot = path.find('.');
     const std::string section = path.substr(0, dot), key = path.substr(dot + 1);
@@ -285,7 +286,9 @@ Task with_settings(const Task& task, const Settings& settings) {
     if (section == "train" && key == "epochs") target.erase("steps");
   }
   try {
-    return read_task(table, task.name, task.source);
+    Task changed = read_task(table, task.name, task.source);
+    changed.sweep = task.sweep;
+    return changed;
   } catch (const Error& error) {
     // Neither the file nor its lines have the value.
     const std::string text = error.what(), file = file_error(kTask, task.source, "").what();
