@@ -13,6 +13,7 @@ void add_data_command(CLI::App& app);
 void add_tasks_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
+void add_report_command(CLI::App& app);
 void add_theory_command(CLI::App& app);
 
 // Below `rode data`.

@@ -117,6 +117,7 @@ int main(int argc, char** argv) try {
   rode::cli::add_tasks_command(app);
   rode::cli::add_train_command(app);
   rode::cli::add_compare_command(app);
+  rode::cli::add_report_command(app);
   rode::cli::add_theory_command(app);
 
   const int code = run(app, argc, argv);

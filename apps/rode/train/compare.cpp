@@ -18,11 +18,12 @@
 
 #include "commands.h"
 #include "core/cores.h"
-#include "lab/report/html_report.h"
+#include "lab/report/report.h"
 #include "lab/run/batches.h"
 #include "lab/run/interrupt.h"
 #include "lab/run/plan.h"
 #include "lab/task/sources.h"
+#include "report/report.h"
 #include "support.h"
 #include "train/child_process.h"
 #include "validators.h"
@@ -245,32 +246,12 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
 
 void tell(const std::string& text) { fmt::print(stderr, "rode: note: {}\n", on_terminal(text)); }
 
-// What was really run, whatever the title says.
-std::string protocol_of(const std::vector<Job>& jobs) {
-  const lab::TrainOptions& options = jobs.front().options;
-  const lab::BatchSource data(options.task, options.seed, options.data_folder);
-  const lab::RunPlan plan =
-      lab::plan_run(options.task, data.epoch_samples(), options.steps, options.warmup);
-  const std::uint64_t seeds = jobs.back().options.seed;
-  return fmt::format("{}; {}", lab::describe_plan(options.task, plan),
-                     seeds == 1 ? std::string("seed 1") : fmt::format("seeds 1 to {}", seeds));
-}
-
-lab::Comparison gather(const std::vector<Job>& jobs) {
-  lab::Comparison comparison;
+// As `rode report` of these runs alone, in this order: the folder may have others.
+lab::Report report_on(const std::vector<Job>& jobs) {
+  lab::FoundRuns found;
+  for (const Job& job : jobs) found.runs.push_back(lab::read_run(job.options.out, tell));
   const lab::Task& task = jobs.front().options.task;
-  comparison.task = task.name;
-  comparison.title = task.title;
-  comparison.language = task.is_language();
-  comparison.protocol = protocol_of(jobs);
-  for (const Job& job : jobs) {
-    if (comparison.optimizers.empty() ||
-        comparison.optimizers.back().name != job.options.optimizer) {
-      comparison.optimizers.push_back({job.options.optimizer, {}});
-    }
-    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out, tell));
-  }
-  return comparison;
+  return lab::make_report(std::move(found), {.base = {}, .titles = {{task.name, task.title}}});
 }
 
 void run_compare(const CompareArguments& arguments) {
@@ -300,17 +281,13 @@ void run_compare(const CompareArguments& arguments) {
     if (!note.empty() && told.insert(o.optimizer).second) tell(note);
   }
   run_jobs(needed, arguments);
-  const lab::Comparison comparison = gather(jobs);
-  lab::write_report(comparison, folder, tell);
+  const lab::Report report = report_on(jobs);
+  lab::write_report(report, folder, lab::kFormats, tell);
   if (arguments.json) {
-    fmt::print("{}\n", lab::to_json(comparison).dump(2));
+    fmt::print("{}\n", lab::to_json(report.comparisons.front()).dump(2));
     return;
   }
-  fmt::print("{}\n{}\n{}\n", comparison.title, comparison.protocol,
-             format_table(lab::summary_table(comparison)));
-  if (const auto lowest = comparison.lowest_possible_loss()) {
-    fmt::print("No model can have an expected loss below {:.4f}.\n", *lowest);
-  }
+  print_report(report);
   fmt::print("Report: {}\n", (folder / "report.html").string());
 }
 
