@@ -52,6 +52,15 @@ def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 5 and "src=" not in page and "href=" not in page
 
+    # The same as of any folder of runs.
+    assert rode.call("report", out, "--out", tmp_path / "again").returncode == 0
+    (again,) = json.loads((tmp_path / "again" / "report.json").read_text())["tasks"]
+    assert (
+        sorted(again["optimizers"], key=lambda entry: entry["name"], reverse=True)
+        == (comparison["optimizers"])
+    )
+    assert again["protocol"] == comparison["protocol"]
+
     log = out / "rode-seed1" / "log.jsonl"
     stamp = log.stat().st_mtime_ns
     (out / "adamw-seed2" / "result.json").unlink()

@@ -206,6 +206,30 @@ TEST(Report, DrawsCurvesAgainstTokensAndSeconds) {
   EXPECT_THROW(chart_named(charts, "gradient_norm"), std::out_of_range);  // not in these logs
 }
 
+TEST(Report, JudgesImagesByTheirBestAccuracy) {
+  FoundRuns found;
+  for (const double accuracy : {0.5, 0.75}) {
+    const char* name = accuracy > 0.6 ? "rode" : "sgd";
+    RunSummary& run = found.runs.emplace_back(fake_run({.optimizer = name, .loss = accuracy}));
+    run.run["task"]["data"].erase("sequence");
+    run.result["final_accuracy"] = accuracy - 0.25;
+    run.result["best_accuracy"] = accuracy;
+    for (Json& line : run.log) line["accuracy"] = accuracy;
+  }
+  const Report report = make_report(std::move(found), {.base = "sgd"});
+  const Table& results = report.tasks.at(0).tables.at(0);
+  EXPECT_EQ(cell_of(results, 1, "best accuracy %").shown(), "75.00");
+  EXPECT_TRUE(cell_of(results, 1, "best accuracy %").best);
+  EXPECT_TRUE(cell_of(results, 0, "final loss").best);
+  EXPECT_THROW(cell_of(results, 0, "final perplexity"), std::out_of_range);
+  const Table& differences = table_named(report.tasks.at(0).tables, "differences");
+  EXPECT_EQ(cell_of(differences, 1, "difference to sgd").shown(), "+25.00");
+  const NamedCharts& charts = report.tasks.at(0).charts;
+  const ChartSeries& images = chart_named(charts, "validation_accuracy_by_images").series.at(1);
+  EXPECT_DOUBLE_EQ(images.points.back().x, 10 * 8);
+  EXPECT_DOUBLE_EQ(images.points.back().y, 75);
+}
+
 TEST(Report, FindsRunsAndNamesWhatIsWrongWithOne) {
   const Scratch scratch;
   for (const std::uint64_t seed : {1, 2, 10}) {

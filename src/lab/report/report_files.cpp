@@ -99,10 +99,13 @@ std::vector<std::string> write_report(const Report& report, const fs::path& fold
   for (std::size_t i = 0; i < report.comparisons.size(); ++i) {
     const std::string& name = report.comparisons[i].name;
     const TaskReport& task = report.tasks[i];
-    for (const Table& table : task.tables) writer.table(table, name + "-" + table.name);
+    for (const Table& table : task.tables)
+      writer.table(table, fmt::format("{}-{}", name, table.name));
     if (!writer.wants("svg") && !writer.wants("png")) continue;
-    for (const auto& [file, chart] : task.charts) writer.figure(name + "/" + file, to_svg(chart));
-    for (const auto& [file, grid] : task.grids) writer.figure(name + "/" + file, to_svg(grid));
+    for (const auto& [file, chart] : task.charts)
+      writer.figure(fmt::format("{}/{}", name, file), to_svg(chart));
+    for (const auto& [file, grid] : task.grids)
+      writer.figure(fmt::format("{}/{}", name, file), to_svg(grid));
   }
   if (writer.wants("md")) writer.text("report.md", to_markdown(report));
   if (writer.wants("html")) writer.text("report.html", to_html(report));
