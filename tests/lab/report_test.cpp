@@ -126,6 +126,21 @@ TEST(Report, GroupsByProtocolAndOptionsAndTakesSeedsAsReplicates) {
             "2.00 ± 0.00");
 }
 
+TEST(Report, KeepsScalesAndStartingWeightsApart) {
+  FoundRuns found;
+  for (const char* scale : {"", "tiny"}) {
+    RunSummary& run = found.runs.emplace_back(fake_run({}));
+    if (*scale != 0) run.run["task"]["scale"] = scale;
+  }
+  found.runs.emplace_back(fake_run({})).run["weights"] = {{"sha256", "00"}};
+  const Report report = make_report(std::move(found));
+  ASSERT_EQ(report.comparisons.size(), 3U);
+  EXPECT_TRUE(report.problems.empty());
+  EXPECT_EQ(report.comparisons[1].name, "tiny-lm-tiny");
+  EXPECT_EQ(report.comparisons[1].protocol.substr(0, 22), "scale tiny: 10 steps o");
+  EXPECT_EQ(report.comparisons[2].name, "tiny-lm-10-steps-2");
+}
+
 TEST(Report, StudiesHaveDifferencesToTheirBaseBesideThePapers) {
   std::vector<FakeRun> fakes;
   const auto add = [&](const char* name, std::initializer_list<double> losses) {

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "core/file_io.h"
+#include "lab/base/name.h"
 #include "lab/task/task.h"
 
 namespace rode::lab {
@@ -22,7 +23,9 @@ constexpr std::size_t kMostCurves = 16;  // of one chart
 // All that two runs of one comparison share.
 std::string protocol_key(const Json& run) {
   Json key = {{"task", run.at("task")}, {"steps", run.at("steps")}};
-  if (run.contains("warmup")) key["warmup"] = run["warmup"];
+  for (const char* part : {"warmup", "weights"}) {  // weights: those that it began from
+    if (run.contains(part)) key[part] = run[part];
+  }
   return key.dump();
 }
 
@@ -55,7 +58,9 @@ std::string protocol_of(const Comparison& comparison) {
   const Json& run = comparison.run();
   const Json train = run["task"].value("train", Json::object());
   const auto steps = run["steps"].get<std::int64_t>();
-  std::string text = fmt::format("{} steps", steps);
+  const std::string scale = text_at(run["task"], "scale");
+  std::string text = scale.empty() ? "" : fmt::format("scale {}: ", scale);
+  text += fmt::format("{} steps", steps);
   if (const auto batch = number_at(train, "batch")) text += fmt::format(" of {} samples", *batch);
   if (const auto whole = number_at(train, "steps"); whole && *whole != static_cast<double>(steps)) {
     text += fmt::format(" (the task has {} steps)", *whole);
@@ -93,18 +98,24 @@ void label_all(std::vector<OptimizerSummary>& optimizers) {
   }
 }
 
-// The task alone where it is the only one of that name, else with steps, else with a number.
+// The task and its scale, where it is the only one of that name, else with steps, else with a
+// number.
 void name_all(std::vector<Comparison>& all) {
+  const auto plain = [](const Comparison& c) {
+    const std::string scale = text_at(c.run()["task"], "scale");
+    return is_name(scale) ? fmt::format("{}-{}", c.task, scale) : c.task;
+  };
+  const auto with_steps = [&](const Comparison& c) {
+    return fmt::format("{}-{}-steps", plain(c), c.steps());
+  };
   std::map<std::string, int> tasks;
   std::map<std::string, int> lengths;
-  const auto with_steps = [](const Comparison& c) {
-    return fmt::format("{}-{}-steps", c.task, c.steps());
-  };
-  for (const Comparison& one : all) ++tasks[one.task], ++lengths[with_steps(one)];
+  for (const Comparison& one : all) ++tasks[plain(one)], ++lengths[with_steps(one)];
   std::map<std::string, int> used;
   for (Comparison& one : all) {
-    one.name = tasks[one.task] == 1 ? one.task : with_steps(one);
-    if (tasks[one.task] == 1 || lengths[one.name] == 1) continue;
+    const bool alone = tasks[plain(one)] == 1;
+    one.name = alone ? plain(one) : with_steps(one);
+    if (alone || lengths[one.name] == 1) continue;
     one.name += fmt::format("-{}", ++used[one.name]);
   }
 }

@@ -40,6 +40,7 @@ std::optional<Spread> steady(std::optional<Spread> spread) {
 
 // Without what the engine allocates itself, as the paper counts.
 std::optional<Spread> torch_peak(const OptimizerSummary& optimizer) {
+  if (const auto noted = optimizer.of("torch_peak_bytes")) return noted;
   auto peak = optimizer.of("peak_memory_bytes");
   const auto workspace = optimizer.of("workspace_bytes");
   if (!peak || !workspace || !is_on_cuda(optimizer)) return {};
