@@ -32,6 +32,7 @@ from rode._share_state import (
 )
 from rode._shared_step import SharedSteps, make_share
 from rode._torch_state import to_torch
+from rode._wholes import Wholes, make_wholes
 from rode.routing import param_groups, warn_of_vocabularies
 
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
@@ -71,7 +72,7 @@ class EngineOptimizer(Groups):
 
     # What becomes of gradients that are not finite; copies of earlier releases have none.
     _on_non_finite = "refuse"
-    _share: SharedSteps | None = None  # of several processes: what this one steps
+    _share: SharedSteps | Wholes | None = None  # of several processes: what this one steps
 
     def __init__(
         self,
@@ -87,12 +88,14 @@ class EngineOptimizer(Groups):
             if self._delegates:  # here: the warning counts frames to the line that is meant
                 warn_of_vocabularies(self.param_groups)
         except Exception as error:
-            if self._share is not None:
+            if isinstance(self._share, SharedSteps):
                 with suppress(_engine.Error):  # of ranks that do not answer: this one says more
                     self._share.report(error)
             raise
-        if self._share is not None:
+        if isinstance(self._share, SharedSteps):
             self._share.make(self)
+        else:
+            self._share = make_wholes(self)
 
     def _construct(
         self,
@@ -169,6 +172,8 @@ class EngineOptimizer(Groups):
         refuse_capture(self.param_groups)
         self._drop()
         groups = self.param_groups
+        if self._share is None:
+            self._share = make_wholes(self)
         if self._share is not None:
             self._share.follow(self)
             groups = self._share.groups(groups)

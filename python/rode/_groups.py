@@ -28,7 +28,7 @@ from rode._options import (
     refuse_unknown,
     settings,
 )
-from rode._shards import refuse_matrices
+from rode._shards import refuse_forms
 from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned
 from rode._torch_state import check_state, from_torch, is_torchs
 
@@ -103,7 +103,7 @@ class Groups(torch.optim.Optimizer):
             if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
                 raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
         if not any(is_lazy(p) for p in params):  # of those the first step knows the shapes
-            refuse_matrices([group], [self._method(group)], own)
+            refuse_forms([group], own)
             self._plan(group, own)
         twice = repeated(own, params)
         if twice:  # torch has warned of it, without a name

@@ -2,11 +2,8 @@
 """`process_group`: several processes step shares of the parameters, and end where one would."""
 
 import copy
-import os
 import re
 import signal
-import subprocess
-import sys
 
 import parallel_ranks
 import pytest
@@ -24,28 +21,16 @@ from parallel_ranks import (
     values,
     weights,
 )
+from shared_ranks import run_ranks
 
 import rode
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-TIMEOUT_S = 240
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, parallel_ranks.__file__, str(rank), str(folder)], env=environment
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        codes = [p.wait(timeout=TIMEOUT_S) for p in running]
-    finally:
-        for p in running:
-            p.kill()
+    folder, codes = run_ranks(tmp_path_factory, parallel_ranks.__file__, WORLD)
     assert codes == [0, 0, 0, -signal.SIGKILL]
     return folder
 
