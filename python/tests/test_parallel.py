@@ -203,11 +203,12 @@ def test_a_slow_rank_is_waited_for(ends):
 def test_a_late_and_a_killed_rank_end_the_others_with_its_number(ends):
     for rank, found in enumerate(ends):
         assert found["killed"]["kind"] == "process group"
-        assert "rank 3 of 4 does not answer" in found["killed"]["text"]
+        # On a busy machine a further rank may not have answered in time.
+        assert re.search(r"rank [\d, ]*3 of 4 does not answer", found["killed"]["text"])
         assert found["killed"]["seconds"] < 30
         if rank != 2:
-            assert "rank 2 of 4 does not answer" in found["late"]["text"]
-            assert found["late"]["same"] and 1.5 < found["late"]["seconds"] < 15
+            assert re.search(r"rank [\d, ]*2[\d, ]* of 4 does not answer", found["late"]["text"])
+            assert found["late"]["same"] and 3.5 < found["late"]["seconds"] < 30
 
 
 def test_what_needs_the_whole_or_a_group_is_refused_with_a_remedy(tmp_path):
