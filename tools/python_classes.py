@@ -25,8 +25,6 @@ ADAM_ORDER = ("lr", "betas", "eps", "weight_decay")
 PLAIN_ORDER = ("lr", "lr_rho", "weight_decay")
 # None: the default of the name that the other options choose, such as muon-rms.
 RATES = ("lr", "lr_rho", "lr_rest")
-# None: the default that other options choose; python/rode/_options.py keeps it in groups.
-FOLLOWING = ("ns_steps",)
 # Refused with any value different from the default.
 HIDDEN = {"soap": ("state_dtype",)}
 
@@ -90,11 +88,12 @@ PARALLEL = (
 )
 DELEGATED = (
     "What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``, "
-    "``betas_rest`` and ``eps_rest``: a group of its own where a module is given."
+    "``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set, "
+    "``lr_rest`` is its default times lr / default lr."
 )
 ONE_RULE = (
-    "One rule for all; given a module, what is not a matrix has ``lr_rest`` and "
-    "``weight_decay_rest``."
+    "One rule, one rate and one decay for all; given a module, what is not a matrix has "
+    "``lr_rest`` and ``weight_decay_rest`` where these are set."
 )
 AS_TORCH = (
     "Arguments are torch's, in its order and with its defaults (those of the command line and of "
@@ -137,8 +136,8 @@ def argument(option):
     key, default = option["key"], option["default"]
     if key in RATES:
         return "float | torch.Tensor | None" if key == "lr" else "float | None", "None"
-    if key in FOLLOWING:
-        return "int | None", "None"
+    if not option["set"]:  # the default follows other options
+        return "float | None" if option["live"] else "int | None", "None"
     if isinstance(default, list):
         return (
             f"tuple[{', '.join(['float'] * len(default))}]",
@@ -175,8 +174,11 @@ def signature(info):
     lines.append('on_non_finite: str = "refuse",')
     if "lr_rho" in options:
         lines.append("couple_lr_rho: bool = True,")
-    lines += ["process_group: Group = None,", "timeout: float | datetime.timedelta | None = None,"]
-    return [*lines, 'route: str = "language",']
+    lines += [
+        "process_group: Group = None,",
+        "timeout: float | datetime.timedelta | None = None,",
+    ]
+    return [*lines, 'route: str = "auto",']
 
 
 def docstring(info, struct):
@@ -198,7 +200,11 @@ def docstring(info, struct):
 def class_text(info, name, struct):
     twin = TWINS.get(info["name"])
     body = [f"class {name}({'TorchTwin' if twin else 'EngineOptimizer'}):"]
-    body += [f'    r"""{docstring(info, struct)}'.replace("\n", "\n    "), '    """', ""]
+    body += [
+        f'    r"""{docstring(info, struct)}'.replace("\n", "\n    "),
+        '    """',
+        "",
+    ]
     if twin:
         state = ", ".join(f'"{own}": "{theirs}"' for own, theirs in twin.state.items())
         body += [f"    _torch_names: dict[str, str] | None = {{{state}}}", ""]

@@ -186,8 +186,8 @@ setup_peers() {
   say "installing the pinned packages of $peers_requirements into $venv"
   rm -f "$venv"/.peers-*
   if ! pip_install -r "$requirements" -r "$peers_requirements"; then
-    say "pip could not install them; tests against transformers and tensorboard will skip" \
-      "(to try again: rm $stamp)"
+    say "pip could not install them; tests against transformers and tensorboard, and those of" \
+      "rode sweep, will skip (to try again: rm $stamp)"
   fi
   compile_packages
   touch "$stamp"

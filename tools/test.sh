@@ -88,7 +88,8 @@ if [[ $preset == ci ]]; then
     run_suite pytest "$python" -m pytest -ra -o cache_dir=build/.pytest_cache \
       --numprocesses "$jobs" --dist worksteal --junitxml="$reports/pytest.xml" "${suites[@]}"
   fi
-  RODE_BIN=$PWD/build/ci/bin/rode_no_train run_suite python tools/test_python.sh "$reports/python.xml"
+  RODE_BIN=$PWD/build/ci/bin/rode_no_train RODE_TRAIN_BIN=$PWD/build/ci/bin/rode \
+    run_suite python tools/test_python.sh "$reports/python.xml"
 fi
 
 printf '\n'

@@ -13,7 +13,13 @@ void add_data_command(CLI::App& app);
 void add_tasks_command(CLI::App& app);
 void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
+void add_report_command(CLI::App& app);
 void add_theory_command(CLI::App& app);
+// sweep, finetune and evaluate, which are Python: listed here, run before the words are parsed.
+void add_python_commands(CLI::App& app);
+
+// Below `rode bench`.
+void add_bench_systems_command(CLI::App& bench);
 
 // Below `rode data`.
 void add_data_tokens_command(CLI::App& data);

@@ -13,6 +13,7 @@
 
 #include "commands.h"
 #include "core/nearest.h"
+#include "python/python.h"
 #include "rode/error.h"
 #include "rode/version.h"
 #include "support.h"
@@ -74,6 +75,9 @@ int wrong_usage(const CLI::App& app, std::string_view message) {
 
 int run(CLI::App& app, int argc, char** argv) {
   try {
+    if (argc > 1 && rode::cli::is_python_command(argv[1])) {
+      rode::cli::run_python_command(argv[1], {argv + 2, argv + argc});
+    }
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // Asking for help or for the version arrives as an error that means success, even beside a
@@ -117,7 +121,9 @@ int main(int argc, char** argv) try {
   rode::cli::add_tasks_command(app);
   rode::cli::add_train_command(app);
   rode::cli::add_compare_command(app);
+  rode::cli::add_report_command(app);
   rode::cli::add_theory_command(app);
+  rode::cli::add_python_commands(app);
 
   const int code = run(app, argc, argv);
   // A full disk or a closed pipe behind stdout must not look like success.

@@ -79,6 +79,7 @@ Json to_json(const OptimizerInfo& info, const Method& method,
     options.push_back({{"key", option.key},
                        {"default", typed_value(option.value)},
                        {"live", option.live},
+                       {"set", option.set},
                        {"help", option.help}});
   }
   const Density density = state_density(method);
@@ -169,6 +170,8 @@ void add_optimizers_command(CLI::App& app) {
   const CLI::Option* name = command->add_option("--name", arguments->name,
                                                 "Only this optimizer, with every option explained");
   command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Examples:\n  rode optimizers --name rode\n  rode optimizers --shapes qwen2-114m");
   command->callback([=] {
     arguments->with_shapes = shapes->count() > 0;
     arguments->with_name = name->count() > 0;

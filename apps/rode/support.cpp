@@ -21,6 +21,13 @@ std::optional<double> number(std::string_view text) {
   return value;
 }
 
+// Characters of UTF-8 text, which a terminal shows.
+std::size_t shown_width(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+  }));
+}
+
 // Errors of the library about names, keys and values, told as wrong usage.
 template <class Make>
 auto as_usage(Make&& make) {
@@ -115,7 +122,8 @@ std::string format_table(const std::vector<std::vector<std::string>>& rows, std:
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    for (std::size_t c = 0; c < row.size(); ++c)
+      widths[c] = std::max(widths[c], shown_width(row[c]));
   }
   std::string text;
   for (const auto& row : rows) {

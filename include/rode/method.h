@@ -23,6 +23,7 @@ struct OptionInfo {
   std::string value;  // text that parses back to the same value
   std::string help;   // one line: meaning and range
   bool live = false;  // may be changed between steps
+  bool set = true;    // false: not given, and the value follows other options
 };
 
 // Made from any options struct of optim/*.h (`Method m = MuonOptions{.lr = 0.02}`) or
@@ -48,8 +49,8 @@ class Method {
   std::vector<OptionInfo> options() const;
   // The same method with these options changed.
   Method with(const Settings& settings) const;
-  // A rate (lr, lr_rho, lr_rest) or another live number; nothing where the optimizer has no such
-  // option, or it is unset and follows lr.
+  // A rate (lr, lr_rho, lr_rest) or another live number, as it acts where it is not given; nothing
+  // where the optimizer has no such option.
   std::optional<double> number(std::string_view key) const;
   // Whether the rest is stepped by AdamW; else the same rule steps it, with rates of its own.
   bool leaves_rest_to_adamw() const;

@@ -61,7 +61,8 @@ struct EngineOptions {
   StateAllocator state_memory = {};
 };
 
-// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from.
+// For schedulers that move lr alone, as torch's do: lr_rho and lr_rest act times lr / from. An
+// lr_rest that was not given follows lr without it.
 struct RateCoupling {
   // The lr that the other rates belong to: the group's first. Unset or 0: nothing follows lr.
   std::optional<double> from = {};
@@ -180,6 +181,8 @@ class Optimizer {
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
   // All or nothing. save() always writes a checksum; for a file without one, `notify` is called.
+  // The file also tells which matrices began at zero; where it says otherwise than the weights at
+  // construction did, CUDA graphs of earlier steps are void.
   void load(const std::filesystem::path& path);
   // Copies the entries with matching names; with `complete`, a missing one is an error. Returns the
   // names that were expected but absent.

@@ -2,6 +2,7 @@
 // A named weight with its gradient: borrowed from the caller, never owned.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "rode/tensor_view.h"
@@ -28,6 +29,10 @@ struct Parameter {
   ConstTensorView grad;  // same shape, f32 or bf16; data may be null until bound
   Layout layout = Layout::out_in;
   Role role = Role::by_name;
+  // Whether the weights were zero when they were first stepped, for optimizers that treat such a
+  // matrix differently (RodeOptions::on_zero). Unset: the optimizer looks at the weights when it is
+  // constructed. To be set where training goes on with state in memory that the caller owns.
+  std::optional<bool> zero_start = {};
 };
 
 }  // namespace rode

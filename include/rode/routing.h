@@ -16,12 +16,14 @@ namespace rode {
 class Method;
 
 enum class Route {
-  language,      // 2-D, neither embedding nor head
-  vision,        // two or more dimensions, flattened to (out, rest)
+  language,      // 2-D, neither embedding nor head; not those of one column, which are vectors
+  vision,        // two or more dimensions, flattened to (out, rest), of more than one column
   all_matrices,  // every 2-D tensor, embeddings and heads included
   matrix,        // every tensor of rank >= 2 (the command line's default)
   rest,          // nothing: every parameter uses the rule of the rest
   everything,    // every tensor, whatever its rank
+  automatic,     // "auto": language, vision or lora, by what the model holds (RouteChoice)
+  lora,          // the 2-D tensors named lora_*; what else is trained is the rest's
 };
 
 // Which rule steps the parameters of a group.
@@ -44,6 +46,13 @@ Treatment treatment_from_string(std::string_view text);
 
 // The route of a group; `route` is that of an automatic one.
 Route group_route(GroupRule rule, Route route, const Method& method);
+
+// What `automatic` comes to: `lora` where tensors are named lora_*, `language` where there is an
+// embedding, `vision` where there are convolutions and none, else `language`.
+struct RouteChoice {
+  Route route = Route::language;
+  std::string reason;  // empty where the route was given
+};
 
 // The first override whose pattern matches the name takes precedence over the preset.
 // Patterns are globs: '*' any run, '?' one character.
@@ -76,6 +85,7 @@ struct ModuleInfo {
   Role role = Role::by_name;
   std::string type = {};   // "Linear": the reason in a table; may be empty
   std::int64_t width = 0;  // entries of an embedding, outputs of a linear layer; else 0
+  bool convolution = false;
 };
 
 // A tensor of a model under every name that it has there: one parameter, named by the first.
@@ -87,6 +97,10 @@ struct ModelParameter {
   Shape shape;
   std::vector<Place> places;
 };
+
+// The route that a model takes.
+RouteChoice choose_route(std::span<const ModuleInfo> modules,
+                         std::span<const ModelParameter> parameters, Route route);
 
 struct Decision {
   Treatment treatment = Treatment::rest;
@@ -101,9 +115,10 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
                                   std::span<const ModelParameter> parameters,
                                   const Routing& routing);
 
-// The routing as a readable table.
+// The routing as a readable table, with the rate and the decay that `method` gives to each
+// parameter.
 std::string routing_table(std::span<const Parameter> parameters,
-                          std::span<const RoutedParameter> routed);
+                          std::span<const RoutedParameter> routed, const Method& method);
 
 bool glob_match(std::string_view pattern, std::string_view text);
 

@@ -11,7 +11,6 @@ import torch
 
 from rode import _engine
 from rode._binding import Binding, is_capturing, refuse_capture
-from rode._checks import names_of
 from rode._exit import release_at_exit
 from rode._groups import NO_OPTIONS, Groups
 from rode._named_state import load_named_state
@@ -22,6 +21,7 @@ from rode._options import (
     rate,
     settings,
 )
+from rode._routing_table import routing_table
 from rode._share_state import (
     consolidated,
     own_part,
@@ -32,7 +32,8 @@ from rode._share_state import (
 )
 from rode._shared_step import SharedSteps, make_share
 from rode._torch_state import to_torch
-from rode.routing import param_groups, warn_of_vocabularies
+from rode._wholes import Wholes, make_wholes
+from rode.routing import Reasons, param_groups, warn_of_rest, warn_of_vocabularies
 
 _IMMUTABLE = frozenset((float, int, bool, str, type(None)))
 
@@ -71,7 +72,7 @@ class EngineOptimizer(Groups):
 
     # What becomes of gradients that are not finite; copies of earlier releases have none.
     _on_non_finite = "refuse"
-    _share: SharedSteps | None = None  # of several processes: what this one steps
+    _share: SharedSteps | Wholes | None = None  # of several processes: what this one steps
 
     def __init__(
         self,
@@ -86,13 +87,16 @@ class EngineOptimizer(Groups):
             self._construct(params, family, route, options, dict(extra or {}))
             if self._delegates:  # here: the warning counts frames to the line that is meant
                 warn_of_vocabularies(self.param_groups)
+                warn_of_rest(self._reasons.rest_share, self._reasons.choice)
         except Exception as error:
-            if self._share is not None:
+            if isinstance(self._share, SharedSteps):
                 with suppress(_engine.Error):  # of ranks that do not answer: this one says more
                     self._share.report(error)
             raise
-        if self._share is not None:
+        if isinstance(self._share, SharedSteps):
             self._share.make(self)
+        else:
+            self._share = make_wholes(self)
 
     def _construct(
         self,
@@ -103,7 +107,7 @@ class EngineOptimizer(Groups):
         extra: dict[str, Any],
     ) -> None:
         self._name = name = preset(family, options)
-        self._reasons: dict[str, str] = {}  # of the routing, by parameter
+        self._reasons = Reasons()
         self._reset()
         self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
         if "couple_lr_rho" in options:
@@ -169,6 +173,8 @@ class EngineOptimizer(Groups):
         refuse_capture(self.param_groups)
         self._drop()
         groups = self.param_groups
+        if self._share is None:
+            self._share = make_wholes(self)
         if self._share is not None:
             self._share.follow(self)
             groups = self._share.groups(groups)
@@ -311,12 +317,22 @@ class EngineOptimizer(Groups):
 
     @torch.no_grad()
     def load_named_state(
-        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
         """Copies what `named_state` gave, or raises and copies nothing. Other names than
         "state." are ignored, so a file may hold the parameters too."""
         refuse_named_state(self._share)
-        load_named_state(self._bound(), tensors, metadata)
+        given = {name: value for name, value in tensors.items() if name.startswith("state.")}
+        self._bound()
+        before = self._take_starts(given)
+        try:
+            load_named_state(self._bound(), given, metadata)
+        except BaseException:
+            for p, entries in before.items():
+                self.state[p] = entries
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         refuse_copy(self._share)
@@ -358,24 +374,5 @@ class EngineOptimizer(Groups):
         return {**engine.global_diagnostics(), "matrices": engine.matrix_diagnostics()}
 
     def routing_table(self) -> str:
-        """Which rule steps which parameter, and why, as a table."""
-        rows = [("parameter", "shape", "rule", "reason")]
-        labels = iter(names_of(self.param_groups))
-        for group in self.param_groups:
-            members = [(next(labels), list(p.shape)) for p in group["params"]]
-            for (name, shape), (rule, reason) in zip(members, self._ruled(group, members)):
-                rows.append((name, str(tuple(shape)), rule, reason))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-        return "\n".join(lines) + "\n"
-
-    def _ruled(
-        self, group: dict[str, Any], members: list[tuple[str, list[int]]]
-    ) -> list[tuple[str, str]]:
-        """Rule and reason of each parameter of a group."""
-        rule = group["rule"]
-        if rule == "auto" and self._delegates:
-            return _engine.route(group["route"], members)
-        reason = "one rule for all" if rule == "auto" else f"its group has rule={rule!r}"
-        shown = "matrix" if rule == "auto" else rule
-        return [(shown, self._reasons.get(name, reason)) for name, _ in members]
+        """Which rule steps which parameter, with which rate and decay, and why, as a table."""
+        return routing_table(self)

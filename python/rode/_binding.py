@@ -20,15 +20,16 @@ from rode._checks import (
 )
 from rode._engine import Error
 from rode._options import Method
-from rode._stored_state import TENSOR_TYPES, TYPE_NAMES
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, began_at_zero
 from rode._shards import (
     Agreement,
     is_dtensor,
     local,
     make_agreement,
     placed,
-    refuse_matrices,
+    refuse_forms,
     spread,
+    whole_names,
 )
 
 # torch 2.10 and later: C functions that read a tensor's address and form.
@@ -73,7 +74,8 @@ class Binding:
         self.params = [p for group in groups for p in group["params"]]
         self.sizes = [len(group["params"]) for group in groups]
         self.names = names_of(groups)
-        refuse_matrices(groups, methods, self.names)
+        refuse_forms(groups, self.names)
+        self._refuse_parts(groups, methods)
         # What this process steps: of a DTensor its part.
         self._locals = [self._local(p) for p in self.params]
         self._agreement = make_agreement(groups, methods, self.names)
@@ -96,9 +98,10 @@ class Binding:
         for group, method in zip(groups, methods, strict=True):
             transposed = group["layout"] == "in_out"
             members = [
-                (p, next(labels), next(values), list(p.shape), TYPE_NAMES[p.dtype], transposed)
-                for p in islice(own, len(group["params"]))
-            ]
+                (part, next(labels), next(values), list(part.shape), TYPE_NAMES[part.dtype],
+                 transposed, began_at_zero(state.get(p, {})))
+                for part, p in zip(islice(own, len(group["params"])), group["params"])
+            ]  # fmt: skip
             specs.append((*method, members))
         # The engine sees of them the copies alone.
         self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]
@@ -139,6 +142,16 @@ class Binding:
                 _warn,
             )
 
+    def _refuse_parts(self, groups: list[dict[str, Any]], methods: list[Method]) -> None:
+        """Of what must be stepped as a whole, and is not here (_wholes.py)."""
+        for name in whole_names(groups, methods, self.names):
+            p = dict(zip(self.names, self.params, strict=True))[name]
+            if self._share is None or not self._share.is_whole(p):
+                raise Error(
+                    f"[parameters] parameter '{name}' is a DTensor, which {methods[0][0]} steps as "
+                    "a whole; make a new optimizer after parameters have become DTensors"
+                )
+
     def _check_parameters(self) -> None:
         """As at construction: parameters may have changed since."""
         for name, p in zip(self.names, self.params, strict=True):
@@ -171,14 +184,14 @@ class Binding:
                     "belongs to another optimizer or other options"
                 )
             tensor = torch.zeros(shape, dtype=wanted, device=p.device)
-            if _is_spread(p, wanted):
+            if self._is_spread(p, wanted):
                 tensor = spread(tensor, p)
             entries[key] = tensor
             self._fresh.append((entries, key))
             kept = False
         else:
             kept = True
-            if _is_spread(p, wanted):
+            if self._is_spread(p, wanted):
                 shape = list(p.shape)
             if list(tensor.shape) != shape or tensor.dtype != wanted:
                 raise Error(
@@ -188,11 +201,15 @@ class Binding:
                 )
             if tensor.device != p.device or not tensor.is_contiguous():
                 tensor = entries[key] = tensor.to(p.device).contiguous()
-            if _is_spread(p, wanted):
+            if self._is_spread(p, wanted):
                 tensor = entries[key] = placed(tensor, p)
         self._entries.append((entries, key, tensor))
         self.named_state[f"state.{name}.{key}"] = tensor
         return local(tensor).data_ptr(), kept
+
+    def _is_spread(self, p: torch.Tensor, dtype: torch.dtype) -> bool:
+        """Whether state of this type lies as the DTensor does; counts are whole on every rank."""
+        return is_dtensor(p) and dtype is not torch.int64 and self._local(p) is local(p)
 
     def _current_stream(self) -> int:
         if self.device.type != "cuda":
@@ -356,8 +373,3 @@ def refuse_capture(groups: list[dict[str, Any]]) -> None:
             "these parameters with these options before; step at least once outside of the "
             "capture (PyTorch's warm-up), then capture"
         )
-
-
-def _is_spread(p: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether state of this type lies as the DTensor does; counts are whole on every rank."""
-    return is_dtensor(p) and dtype is not torch.int64

@@ -9,8 +9,12 @@ class Error(RuntimeError):
 
 class OptionError(Error, ValueError): ...
 
-# tensor, name, address, shape, element type, stored transposed
-ParameterSpec: TypeAlias = tuple[object, str, int, Sequence[int], str, bool]
+# tensor, name, address, shape, element type, stored transposed; where known, whether it began at
+# zero
+ParameterSpec: TypeAlias = (
+    tuple[object, str, int, Sequence[int], str, bool]
+    | tuple[object, str, int, Sequence[int], str, bool, bool | None]
+)
 # the lr that other rates follow from, whether lr_rho does
 CouplingSpec: TypeAlias = tuple[float | None, bool]
 # address (0: absent), element type, shape
@@ -25,11 +29,15 @@ def with_cuda() -> bool: ...
 def optimizers() -> list[tuple[str, str, str]]: ...  # name, summary, family
 def preset(name: str, settings: list[tuple[str, str]], /) -> str: ...
 def leaves_rest_to_adamw(name: str) -> bool: ...
-def options(name: str, settings: Sequence[tuple[str, str]]) -> list[tuple[str, str, str, bool]]: ...
+
+# key, value, help, live, given
+def options(
+    name: str, settings: Sequence[tuple[str, str]]
+) -> list[tuple[str, str, str, bool, bool]]: ...
 def route(name: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> list[tuple[str, str]]: ...
 def group_route(optimizer: str, rule: str, route: str) -> str: ...
 
-# modules: role ("embedding", "head", "other", "by_name"), type, width; parameters: shape, and name
+# modules: role ("embedding", "head", "convolution", "other", "by_name"), type, width; parameters: shape, and name
 # and module of every place; overrides: pattern, treatment. Returns treatment and reason.
 def route_model(
     modules: Sequence[tuple[str, str, int]],
@@ -37,6 +45,11 @@ def route_model(
     route: str,
     overrides: Sequence[tuple[str, str]],
 ) -> list[tuple[str, str]]: ...
+def choose_route(
+    modules: Sequence[tuple[str, str, int]],
+    parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],
+    route: str,
+) -> tuple[str, str]: ...
 def planned_state(group: GroupSpec, /) -> list[tuple[str, str, list[int], str]]: ...
 def convert_state(
     name: str,

@@ -2,7 +2,7 @@
 """Parameter groups: adding them, and checking all that will be stepped before it is."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -18,19 +18,23 @@ from rode._checks import (
     repeated,
 )
 from rode._options import (
+    REST_KEYS,
     Method,
+    acting,
     check_choices,
     coupling,
     decay_of_rest,
     engine_options,
     group_defaults,
+    plain,
     rate,
     refuse_unknown,
     settings,
 )
-from rode._shards import refuse_matrices
-from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned
+from rode._shards import is_dtensor, refuse_forms
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, Plan, as_planned, began_at_zero
 from rode._torch_state import check_state, from_torch, is_torchs
+from rode.routing import Reasons
 
 _TORCH_NAMES_PARAMETERS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
@@ -49,7 +53,7 @@ class Groups(torch.optim.Optimizer):
     _torch_names: dict[str, str] | None = None
     _name: str  # the engine's
     _keys: list[str]  # of its options
-    _reasons: dict[str, str]  # of the routing, by parameter
+    _reasons: Reasons
     _constructed = True  # False while the groups of the constructor are added
 
     def _drop(self) -> None:
@@ -67,7 +71,7 @@ class Groups(torch.optim.Optimizer):
         reasons = group.pop("reasons", {})
         self._name_parameters(group)
         decay_of_rest(group, self._keys)
-        options = group_defaults(self.defaults, self._keys, self._delegates, rule)
+        options = group_defaults(self._name, self.defaults, self._keys, self._delegates, rule)
         # Options that other groups have are ignored here, as where one dict serves several groups.
         known = {*options, *self.defaults, *_OWN_KEYS, *NO_OPTIONS, "reference_lr"}
         refuse_unknown(self._name, group, known)
@@ -84,7 +88,10 @@ class Groups(torch.optim.Optimizer):
         except BaseException:
             self.param_groups.pop()
             raise
-        self._reasons.update(reasons)
+        if isinstance(reasons, Reasons):
+            self._reasons = reasons.after(self._reasons)
+        else:
+            self._reasons.update(reasons)
         self._drop()
 
     def _check_together(self) -> None:
@@ -103,25 +110,32 @@ class Groups(torch.optim.Optimizer):
             if not (p.is_leaf or p.retains_grad):  # torch lets it pass where differentiable=True
                 raise ValueError(f"can't optimize a non-leaf Tensor: '{name}'")
         if not any(is_lazy(p) for p in params):  # of those the first step knows the shapes
-            refuse_matrices([group], [self._method(group)], own)
+            refuse_forms([group], own)
             self._plan(group, own)
         twice = repeated(own, params)
         if twice:  # torch has warned of it, without a name
             warnings.warn(f"[parameters] {twice}", stacklevel=2)
 
     def _plan(
-        self, group: dict[str, Any], names: list[str], shapes: Shapes | None = None
+        self,
+        group: dict[str, Any],
+        names: list[str],
+        states: Sequence[Mapping[str, Any]] | None = None,
+        shapes: Shapes | None = None,
     ) -> dict[str, Plan]:
-        """The state of a group's parameters, by name and key; raises where its options or its
-        parameters are not to be stepped. `shapes`: of what this process steps of each."""
+        """The state of a group's parameters, by name and key, where `states` is what they have;
+        raises where its options or its parameters are not to be stepped. `shapes`: of what this
+        process steps of each."""
         check_choices(group)
         transposed = group["layout"] == "in_out"
         for name, p in zip(names, group["params"], strict=True):
             check_parameter(name, p)
+        known = [{}] * len(names) if states is None else states
         members = [
-            (None, name, 0, shapes(p) if shapes else list(p.shape), TYPE_NAMES[p.dtype], transposed)
-            for name, p in zip(names, group["params"], strict=True)
-        ]
+            (None, name, 0, shapes(p) if shapes else list(p.shape), TYPE_NAMES[p.dtype], transposed,
+             began_at_zero(state))
+            for name, p, state in zip(names, group["params"], known, strict=True)
+        ]  # fmt: skip
         plan: dict[str, Plan] = {name: {} for name in names}
         for name, key, shape, dtype in _engine.planned_state((*self._method(group), members)):
             plan[name][key] = (shape, TENSOR_TYPES[dtype])
@@ -145,7 +159,12 @@ class Groups(torch.optim.Optimizer):
             group.setdefault("param_names", [f"param.{first + i}" for i in range(len(params))])
 
     def _effective(self, group: dict[str, Any]) -> dict[str, Any]:
-        return engine_options(group, self._keys, self._delegates, rate(group))
+        options = engine_options(group, self._keys, self._delegates, rate(group))
+        if self._delegates and group["rule"] == "matrix":
+            # Of matrices that begin at zero.
+            rest = {key: self.defaults[key] for key in self._keys if key in REST_KEYS.values()}
+            options = {**plain(rest), **options}
+        return options
 
     def _route(self, group: dict[str, Any]) -> str:
         # A rest that the same rule steps has its rates under the plain names.
@@ -155,9 +174,64 @@ class Groups(torch.optim.Optimizer):
     def _coupling(self, group: dict[str, Any]) -> tuple[float | None, bool]:
         return coupling(group, self._delegates and group["rule"] == "rest")
 
+    def _begins_at_zero(self, group: dict[str, Any], p: torch.Tensor) -> bool:
+        """Whether the engine leaves this matrix to the rest, or would if it were built now."""
+        if group.get("on_zero") != "rest":
+            return False
+        known = began_at_zero(self.state.get(p, {}))
+        if known is None and not (is_lazy(p) or p.is_meta or is_dtensor(p)):
+            known = bool(torch.linalg.vector_norm(p.detach().float()) <= float(group["eps"]))
+        return bool(known)
+
+    def _rates(self, group: dict[str, Any]) -> dict[str, tuple[str, str]]:
+        """Rate and decay of a group's matrices and of its rest, as they act now."""
+        options = self._effective(group)
+        now = acting(self._name, options)
+        start = self._coupling(group)[0]
+        out = {}
+        for rule, suffix in (
+            ("matrix", ""),
+            ("rest", "_rest" if self._delegates else ""),
+        ):
+            lr = float(now[f"lr{suffix}"])
+            if suffix and options.get("lr_rest") is not None and start:
+                lr *= rate(group) / start
+            decay = now.get(f"weight_decay{suffix}")
+            out[rule] = f"{lr:.4g}", "-" if decay is None else f"{float(decay):.4g}"
+        return out
+
     def _method(self, group: dict[str, Any]) -> Method:
         options = settings(self._effective(group))
         return self._name, options, self._route(group), self._coupling(group)
+
+    def _take_starts(self, given: Mapping[str, Any]) -> dict[torch.Tensor, dict[str, Any]]:
+        """Gives matrices that began otherwise in a file, by its names, than here the state that
+        they have there, of zeros. Returns what they had."""
+        names = iter(names_of(self.param_groups))
+        fresh: dict[torch.Tensor, dict[str, Any]] = {}
+        for group in self.param_groups:
+            own = [next(names) for _ in group["params"]]
+            states = [self.state.get(p, {}) for p in group["params"]]
+            saved = [
+                {key: None for key in ("exp_avg", "momentum") if f"state.{name}.{key}" in given}
+                for name in own
+            ]
+            differ = [
+                bool(s and here) and began_at_zero(s) != began_at_zero(here)
+                for s, here in zip(saved, states, strict=True)
+            ]
+            if group.get("on_zero") != "rest" or not any(differ):
+                continue
+            plan = self._plan(group, own, saved)
+            for name, p, differs in zip(own, group["params"], differ, strict=True):
+                if differs:
+                    fresh[p] = {
+                        key: torch.zeros(shape, dtype=dtype, device=p.device)
+                        for key, (shape, dtype) in plan[name].items()
+                    }
+        before = {p: self.state[p] for p in fresh}
+        self.state.update(fresh)
+        return before
 
     # ---- Loading ----------------------------------------------------------------------------
 
@@ -167,7 +241,8 @@ class Groups(torch.optim.Optimizer):
             if key in _OWN_KEYS or key in own:
                 kept = own if key != "steps_done" else {}
                 group.setdefault(key, kept.get(key, self.defaults[key]))
-        options = group_defaults(self.defaults, self._keys, self._delegates, group["rule"])
+        own_defaults = (self._name, self.defaults, self._keys, self._delegates)
+        options = group_defaults(*own_defaults, group["rule"])
         if own.get("rule") == group["rule"]:
             options.update((key, own[key]) for key in options.keys() & own.keys())
         for key, value in options.items():
@@ -189,7 +264,8 @@ class Groups(torch.optim.Optimizer):
         state = dict(given["state"])
         for group, numbers in zip(groups, (g["params"] for g in saved), strict=True):
             own_names = [next(names) for _ in numbers]
-            plan = self._plan(group, own_names, shapes)
+            states = [state.get(number, {}) for number in numbers]
+            plan = self._plan(group, own_names, states, shapes)
             for number, name in zip(numbers, own_names, strict=True):
                 entries = state.get(number, {})
                 if self._torch_names is not None:
@@ -209,7 +285,7 @@ class Groups(torch.optim.Optimizer):
             states = [self.state.get(p, {}) for p in group["params"]]
             if not any(states):
                 continue
-            plan = self._plan(group, own, shapes)
+            plan = self._plan(group, own, states, shapes)
             for name, entries in zip(own, states, strict=True):
                 converted = as_planned(entries, f"{name}.", plan[name])
                 if self._torch_names is not None and is_torchs(entries, self._torch_names):

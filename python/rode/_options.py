@@ -22,7 +22,7 @@ REST_KEYS = {
 }
 STORAGE_KEYS = ("rounding", "state_dtype", "state_rounding", "seed")
 # None in a group where they were not given: they follow another option, as it is then.
-FOLLOWING = ("ns_steps",)
+FOLLOWING = ("ns_steps", "lr_rest", "weight_decay_rest")
 # Of torch.optim, and not implemented, with the way out.
 _REFUSED = {
     "amsgrad": "use amsgrad=False, or torch.optim.AdamW",
@@ -86,9 +86,9 @@ def complete(name: str, given: dict[str, Any]) -> dict[str, Any]:
     what follows another option."""
     chosen = settings({key: value for key, value in given.items() if value is not None})
     options = {}
-    for key, text, _, live in _engine.options(name, chosen):
+    for key, text, _, live, is_set in _engine.options(name, chosen):
         value = given.get(key)
-        default = None if key in FOLLOWING else from_text(text, live)
+        default = None if key in FOLLOWING and not is_set else from_text(text, live)
         options[key] = default if value is None else value
     return options
 
@@ -115,7 +115,7 @@ def every_key(name: str) -> set[str]:
 
 
 def live_keys(name: str) -> set[str]:
-    return {key for key, _, _, live in _engine.options(name, []) if live}
+    return {key for key, _, _, live, _ in _engine.options(name, []) if live}
 
 
 @functools.cache
@@ -183,13 +183,22 @@ def check_choices(group: dict[str, Any]) -> None:
             raise _engine.OptionError(f"[groups] {key} = {value!r}; expected {words}")
 
 
+def acting(name: str, options: dict[str, Any]) -> dict[str, str]:
+    """The engine's text of every option, also of those that follow others."""
+    return {key: text for key, text, *_ in _engine.options(name, settings(options))}
+
+
 def group_defaults(
-    defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
+    name: str, defaults: dict[str, Any], keys: list[str], delegates: bool, rule: str
 ) -> dict[str, Any]:
     """The options that a group with this rule has, with the optimizer's values."""
     out = {key: defaults[key] for key in keys}
     if rule == "rest":
         rest = {key: out[other] for key, other in REST_KEYS.items() if other in out}
+        if delegates and rest["lr"] is None:
+            rest["lr"] = float(acting(name, out)["lr_rest"])
+        # One rule has one rate: the same object, which a program may change in place.
+        rest = {key: out[key] if value is None else value for key, value in rest.items()}
         out = {key: out[key] for key in STORAGE_KEYS if key in out} if delegates else out
         out.update(rest)
     if rule != "auto" or not delegates:
@@ -208,6 +217,14 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_plain(key, item) for item in value)
     return value
+
+
+def plain(options: dict[str, Any]) -> dict[str, Any]:
+    """With what may change in place as it is now."""
+    return {
+        key: _plain(key, value) if isinstance(value, (list, tuple, torch.Tensor)) else value
+        for key, value in options.items()
+    }
 
 
 def coupling(group: dict[str, Any], rest: bool) -> tuple[float | None, bool]:
@@ -235,8 +252,6 @@ def engine_options(
     else:
         both = delegates and group["rule"] == "auto"
         out = {key: group[key] for key in keys if both or key not in _REST_OPTIONS}
-    for key, value in out.items():
-        if isinstance(value, (list, tuple, torch.Tensor)):  # may change in place
-            out[key] = _plain(key, value)
+    out = plain(out)
     out["lr_rest" if rest else "lr"] = lr
     return out

@@ -77,6 +77,20 @@ class Ranks:
         )
         return out.view(self.size, -1)
 
+    def exchange(self, send: torch.Tensor, sent: list[int], expected: list[int]) -> torch.Tensor:
+        """Bytes to every rank, one after the other, `sent` of them to each; returns those that the
+        ranks have sent here."""
+        send = send.to(self._device)
+        out = send.new_empty(sum(expected))
+        self._run(
+            "exchange",
+            send,
+            lambda: dist.all_to_all_single(
+                out, send, expected, sent, group=self._group, async_op=True
+            ),
+        )
+        return out
+
     def tell(self, what: Any) -> list[Any]:
         """What every rank tells, as JSON, in the order of the ranks."""
         text = torch.frombuffer(bytearray(json.dumps(what).encode()), dtype=torch.uint8)

@@ -62,18 +62,25 @@ def _planned(
     return {name: (elementwise, most) for name, elementwise, most in rows}
 
 
-def refuse_matrices(groups: list[dict[str, Any]], methods: list[Method], names: list[str]) -> None:
-    """A part of a matrix has neither its norm nor its direction."""
+def whole_names(groups: list[dict[str, Any]], methods: list[Method], names: list[str]) -> set[str]:
+    """Of DTensors whose parts cannot be stepped by themselves: a part of a matrix has neither its
+    norm nor its direction."""
     planned = _planned(groups, methods, names)
+    params = [p for group in groups for p in group["params"]]
+    named = zip(names, params, strict=True)
+    return {name for name, p in named if is_dtensor(p) and not planned[name][0]}
+
+
+def refuse_forms(groups: list[dict[str, Any]], names: list[str]) -> None:
+    """What nothing can step."""
     labels = iter(names)
-    for group, (method, settings, *_) in zip(groups, methods, strict=True):
+    for group in groups:
         for p in group["params"]:
             name = next(labels)
             if getattr(p, "_is_flat_param", False) or getattr(p, "_fsdp_flattened", False):
                 raise Error(
                     f"[parameters] parameter '{name}' is flattened by FSDP, a shard of the whole; "
-                    "use fully_shard (FSDP2) with an element-wise optimizer, or train with "
-                    "DistributedDataParallel"
+                    "use fully_shard (FSDP2), or train with DistributedDataParallel"
                 )
             if not is_dtensor(p):
                 continue
@@ -82,20 +89,6 @@ def refuse_matrices(groups: list[dict[str, Any]], methods: list[Method], names: 
                     f"[parameters] parameter '{name}' is a DTensor placed as {p.placements}: its "
                     "value is a sum over ranks; redistribute it to Shard or Replicate"
                 )
-            if planned[name][0]:
-                continue
-            if dict(settings).get("state_dtype") == "int8":
-                raise Error(
-                    f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, which "
-                    "may cut a block of int8 state; set state_dtype to fp32 or bf16"
-                )
-            rest = f"route it to the rest (rode.param_groups with overrides={{'{name}': 'rest'}}), "
-            raise Error(
-                f"[parameters] parameter '{name}' is a DTensor, a shard of the whole, and {method} "
-                f"needs the whole; {rest if _engine.leaves_rest_to_adamw(method) else ''}train "
-                "with DistributedDataParallel, keep its module out of the sharding, or use an "
-                "element-wise optimizer such as AdamW"
-            )
 
 
 def spread(part: torch.Tensor, like: Any) -> torch.Tensor:
@@ -153,6 +146,9 @@ class Agreement:
         self._params, self._names, self._limits = params, names, limits
         self.indices = [i for i, p in enumerate(params) if is_dtensor(p)]
         self.refused = 0
+        # Those that the last step has: also where this rank has no elements of them, nor a
+        # gradient.
+        self.active: set[int] = set()
         members: dict[Any, list[int]] = {}
         for index in self.indices:
             members.setdefault(params[index].device_mesh, []).append(index)  # type: ignore[attr-defined]
@@ -169,25 +165,32 @@ class Agreement:
         those included whose own part is finite. `skip`: instead, gradients that are not finite
         are left out on all ranks."""
         found: dict[int, torch.Tensor] = {}
+        self.active = set()
         text = None if skip else self._plain_trouble()
         failed = text is not None
         kind = "non-finite"
         for mesh, members in self._meshes:
             flags = [self._flags(index, found) for index in members]
-            marks = [*chain.from_iterable(flags), float(failed)]
+            own = self._squares(members, found).tolist()
+            marks = [*chain.from_iterable(flags), *own, float(failed)]
             *told, elsewhere = _sum_over(mesh, torch.tensor(marks, dtype=torch.float64))
+            told, sums = told[: -len(members)], told[-len(members) :]
             rows = [told[i : i + _FLAGS] for i in range(0, len(told), _FLAGS)]
-            for index, row in zip(members, rows, strict=True):
-                if _can_move(row):
-                    p = self._params[index]
-                    found[index] = local(placed(p.grad, p))  # type: ignore[arg-type]
-            sums = _sum_over(mesh, self._squares(members, found))
+            moved = [index for index, row in zip(members, rows, strict=True) if _can_move(row)]
+            for index in moved:
+                p = self._params[index]
+                found[index] = local(placed(p.grad, p))  # type: ignore[arg-type]
+            if moved:
+                sums = _sum_over(mesh, self._squares(members, found))
             for index, row, squares in zip(members, rows, sums, strict=True):
                 trouble = self._trouble(index, row)
                 if trouble is not None and text is None:
                     text, kind = trouble, "missing gradient"
+                if row[_PRESENT] or row[_MOVED]:
+                    self.active.add(index)
                 if skip and not squares <= self._limits[index]:
                     found.pop(index, None)
+                    self.active.discard(index)
                 elif text is None:
                     text = self._norm_trouble(index, squares)
             failed = failed or text is not None or elsewhere > 0

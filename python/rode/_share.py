@@ -64,7 +64,7 @@ class Share:
             with suppress(Error):  # of ranks that do not answer: this one says more
                 self.report(error)
             raise
-        text = _difference(self.ranks.tell(facts))
+        text = difference(self.ranks.tell(facts))
         if text:
             self.plan = None
             refusal = Error(f"[process group] {text}")
@@ -128,14 +128,7 @@ class Share:
         self._views: dict[int, torch.Tensor] = {}  # of this rank's parts of parameters
         self._index = {id(p): i for i, p in enumerate(self.params)}
         self.plan = plan
-        return {
-            "version": _engine.version(),
-            "optimizer": optimizer._name,
-            "on_non_finite": optimizer._on_non_finite,
-            "options": [repr(optimizer._method(group)[1:]) for group in groups],
-            "parameters": texts,
-            "plan": f"{plan.hash:016x}",
-        }
+        return facts_of(optimizer, texts, plan)
 
     @staticmethod
     def _check(name: str, p: torch.Tensor) -> None:
@@ -151,8 +144,23 @@ class Share:
             )
         check_parameter(name, p)
 
-    def elements(self, index: int) -> int:
-        return self.params[index].numel()
+    def cut(self, index: int, entries: dict[str, Any]) -> dict[str, Any] | None:
+        """This rank's part of a parameter's state; None: it has none."""
+        piece = self.own.get(index)
+        if piece is None or piece.whole:
+            return None if piece is None else entries
+        # One entry for every element; the others, counts, are the same everywhere.
+        size, end = self.params[index].numel(), piece.first + piece.count
+        return {
+            key: value.reshape(-1)[piece.first : end]
+            if isinstance(value, torch.Tensor) and value.numel() == size
+            else value
+            for key, value in entries.items()
+        }
+
+    def tells(self, index: int) -> bool:
+        """Whether what this rank holds of a parameter's state belongs to the whole."""
+        return index in self.own
 
     def pieces_of(self, index: int) -> list[Piece]:
         """In the order of the ranks, which is that of the elements."""
@@ -181,6 +189,9 @@ class Share:
         piece = self.own.get(self._index[id(p)])
         return list(p.shape) if piece is None or piece.whole else [piece.count]
 
+    def is_whole(self, p: torch.Tensor) -> bool:
+        return False  # there are no DTensors
+
     def local(self, p: torch.Tensor) -> torch.Tensor:
         """What this rank steps of one of its parameters: the same tensor every time."""
         piece = self.own[self._index[id(p)]]
@@ -196,7 +207,20 @@ class Share:
         return view
 
 
-def _difference(told: list[dict[str, Any]]) -> str:
+def facts_of(optimizer: Any, parameters: list[str], plan: _engine.ShardPlan) -> dict[str, Any]:
+    """What a rank tells the others of its optimizer."""
+    groups = optimizer.param_groups
+    return {
+        "version": _engine.version(),
+        "optimizer": optimizer._name,
+        "on_non_finite": optimizer._on_non_finite,
+        "options": [repr(optimizer._method(group)[1:]) for group in groups],
+        "parameters": parameters,
+        "plan": f"{plan.hash:016x}",
+    }
+
+
+def difference(told: list[dict[str, Any]]) -> str:
     """What the ranks told, in the words of the first difference; empty: none."""
     for rank, facts in enumerate(told):
         if "error" in facts:

@@ -8,25 +8,27 @@ from typing import Any
 import torch
 
 from rode._engine import Error
+from rode._shards import is_dtensor
 from rode._share import Share
+from rode._wholes import Wholes
 
 # Of a state dict: whose it is. Absent: of the whole.
 _KEY = "share"
 
 
-def share_state_dict(optimizer: Any, share: Share) -> dict[str, Any]:
+def share_state_dict(optimizer: Any, share: Share | Wholes) -> dict[str, Any]:
     """What this rank holds, marked: no other rank can load it."""
     given: dict[str, Any] = optimizer._all_state()
     return {**given, _KEY: _mark(share)}
 
 
-def _mark(share: Share) -> dict[str, Any]:
+def _mark(share: Share | Wholes) -> dict[str, Any]:
     plan = "" if share.plan is None else f"{share.plan.hash:016x}"
     return {"rank": share.ranks.rank, "ranks": share.ranks.size, "plan": plan}
 
 
 def share_shapes(
-    given: dict[str, Any], share: Share | None
+    given: dict[str, Any], share: Share | Wholes | None
 ) -> Callable[[torch.Tensor], list[int]] | None:
     """The shapes of a state dict that is one rank's; None: it is of the whole."""
     mark = given.get(_KEY)
@@ -34,7 +36,7 @@ def share_shapes(
         return None
     if share is not None and mark == _mark(share):
         return share.shape
-    here = "an optimizer without process_group"
+    here = "an optimizer of one process, without process_group"
     if share is not None:
         here = f"rank {share.ranks.rank} of {share.ranks.size}"
         if (mark["rank"], mark["ranks"]) == (share.ranks.rank, share.ranks.size):
@@ -45,44 +47,31 @@ def share_shapes(
     )
 
 
-def own_part(whole: dict[str, Any], share: Share) -> dict[str, Any]:
+def own_part(whole: dict[str, Any], share: Share | Wholes) -> dict[str, Any]:
     """A state dict of the whole, with this rank's share of its state alone."""
     numbers = chain.from_iterable(group["params"] for group in whole["param_groups"])
     state = {}
     for index, number in enumerate(numbers):
-        piece = share.own.get(index)
-        if piece is None or number not in whole["state"]:
-            continue
-        entries = whole["state"][number]
-        if not piece.whole:
-            size = share.elements(index)
-            entries = {
-                key: value.reshape(-1)[piece.first : piece.first + piece.count]
-                if _is_divided(value, size)
-                else value
-                for key, value in entries.items()
-            }
-        state[number] = entries
+        entries = share.cut(index, whole["state"][number]) if number in whole["state"] else None
+        if entries is not None:
+            state[number] = entries
     return {**whole, "state": state}
 
 
-def _is_divided(value: Any, size: int) -> bool:
-    """Whether state has an entry for every element; the others, counts, are the same everywhere."""
-    return isinstance(value, torch.Tensor) and value.numel() == size
-
-
-def consolidated(optimizer: Any, share: Share, to: int | None) -> dict[str, Any] | None:
+def consolidated(optimizer: Any, share: Share | Wholes, to: int | None) -> dict[str, Any] | None:
     if to is not None and not 0 <= to < share.ranks.size:
         raise Error(
             f"[state] consolidated_state_dict(to={to}); expected a rank below {share.ranks.size}, "
             "or None for all"
         )
     optimizer._note_steps()
-    own = {
+    # All of them: to make a DTensor whole takes all ranks.
+    held = {
         index: {key: _on_host(value) for key, value in optimizer.state[p].items()}
         for index, p in enumerate(share.params)
         if optimizer.state.get(p)
     }
+    own = {index: entries for index, entries in held.items() if share.tells(index)}
     told = share.ranks.objects(own, to)
     if told is None:
         return None
@@ -104,6 +93,8 @@ def consolidated(optimizer: Any, share: Share, to: int | None) -> dict[str, Any]
 
 
 def _on_host(value: Any) -> Any:
+    if is_dtensor(value):
+        value = value.full_tensor()
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
@@ -122,17 +113,17 @@ def _joined(parts: list[tuple[Any, dict[str, Any]]], p: torch.Tensor) -> dict[st
     return out
 
 
-def refuse_named_state(share: Share | None) -> None:
+def refuse_named_state(share: Share | Wholes | None) -> None:
     if share is not None:
         raise Error(
-            "[state] with process_group a process holds a share of the state, and named_state is "
-            "of the whole; load consolidated_state_dict() into an optimizer without process_group"
+            "[state] a process holds a share of the state here, and named_state is of the whole; "
+            "load consolidated_state_dict() into an optimizer of one process"
         )
 
 
-def refuse_copy(share: Share | None) -> None:
+def refuse_copy(share: Share | Wholes | None) -> None:
     if share is not None:
         raise Error(
-            "[copy] an optimizer with process_group belongs to its processes and cannot be copied "
-            "or pickled; save consolidated_state_dict()"
+            "[copy] an optimizer that holds a share of the state belongs to its processes and "
+            "cannot be copied or pickled; save consolidated_state_dict()"
         )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """State tensors in the types that the engine asks for: fp32, bf16, or int8 with scales."""
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -51,6 +52,12 @@ def _convert(name: str, source: torch.Tensor, scales: Any, plan: Plan, key: str)
         name, _spec(given), _spec(given_scales), _spec(made[key]), _spec(made.get(scale_key(key)))
     )
     return {own: tensor.to(source.device) for own, tensor in made.items()}
+
+
+def began_at_zero(entries: Mapping[str, Any]) -> bool | None:
+    """What the state of a matrix tells of its start: the moments of the rest's rule are there
+    where it was zero (`on_zero`). None: there is no state yet."""
+    return "exp_avg" in entries if entries else None
 
 
 def as_planned(entries: dict[str, Any], name: str, plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,4 @@ class TorchTwin(EngineOptimizer):
             raise OptionError(
                 f"[{family}] nesterov = True with momentum = 0; expected momentum > 0"
             )
-        for key in ("lr", "weight_decay"):
-            if options[f"{key}_rest"] is None:
-                options[f"{key}_rest"] = options[key]
         super().__init__(params, family, route, options, of_torch)

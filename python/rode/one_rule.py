@@ -33,11 +33,11 @@ class AdEMAMix(EngineOptimizer):
           beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
           f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 12 bytes per parameter.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -55,14 +55,14 @@ class AdEMAMix(EngineOptimizer):
         alpha: float = 2.0,
         warmup_steps: int = 0,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.0009,
-        rounding: str = "nearest",
+        weight_decay_rest: float | None = None,
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "ademamix", route, given(locals()))
 
@@ -83,8 +83,8 @@ class Adafactor(EngineOptimizer):
 
         Deviations: none. State: rows + columns, or 4 bytes per parameter for rank < 2.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -101,14 +101,14 @@ class Adafactor(EngineOptimizer):
         clip_threshold: float = 1.0,
         decay_rate: float = -0.8,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.0,
-        rounding: str = "nearest",
+        weight_decay_rest: float | None = None,
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "adafactor", route, given(locals()))
 
@@ -123,7 +123,7 @@ class AdamW(TorchTwin):
           W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
         maximize: g is the negated gradient.
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++
@@ -155,14 +155,14 @@ class AdamW(TorchTwin):
         fused: bool | None = None,
         lr_rest: float | torch.Tensor | None = None,
         weight_decay_rest: float | torch.Tensor | None = None,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "adamw", route, given(locals()))
 
@@ -176,11 +176,11 @@ class Lion(EngineOptimizer):
           W <- W - lr (u + weight_decay W)
           m <- beta2 m + (1 - beta2) g
 
-        The rest uses the same rule with lr_rest (unless set, lr) and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 4 bytes per parameter.
 
-    One rule for all; given a module, what is not a matrix has ``lr_rest`` and
-    ``weight_decay_rest``.
+    One rule, one rate and one decay for all; given a module, what is not a matrix has ``lr_rest``
+    and ``weight_decay_rest`` where these are set.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -195,14 +195,14 @@ class Lion(EngineOptimizer):
         weight_decay: float = 0.1,
         *,
         lr_rest: float | None = None,
-        weight_decay_rest: float = 0.1,
-        rounding: str = "nearest",
+        weight_decay_rest: float | None = None,
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "lion", route, given(locals()))
 
@@ -216,7 +216,7 @@ class SGD(TorchTwin):
           W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 
         maximize: g is the negated gradient.
-        The rest uses the same rule with lr_rest and weight_decay_rest.
+        The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 4 bytes per parameter.
 
     Arguments are torch's, in its order and with its defaults (those of the command line and of C++
@@ -247,12 +247,12 @@ class SGD(TorchTwin):
         fused: bool | None = None,
         lr_rest: float | torch.Tensor | None = None,
         weight_decay_rest: float | torch.Tensor | None = None,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "sgd", route, given(locals()))

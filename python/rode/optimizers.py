@@ -58,17 +58,21 @@ class RODE(EngineOptimizer):
           conditioner = none     Q = X_0, q = 1
           normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
                                  Q <- P(Q); without a direction, v stays
+          on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
+                                 is the rest's, for good; the state tells it when training goes on
+          on_zero = hold         it is held, as in Algorithm 1
 
-        Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of
-        its terms (a gradient along W, to rounding) has no direction (docs/numerics.md). State: 4 bytes
-        per matrix parameter (momentum), a few scalars per matrix; with normalize = rows 4 bytes per row
-        of the fan-out.
+        Deviations from the paper: `guarded` is the default of `reproject` and `rest` that of `on_zero`,
+        and a start below 2^-23 of its terms (a gradient along W, to rounding) has no direction
+        (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per matrix;
+        with normalize = rows 4 bytes per row of the fan-out.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
     ``couple_lr_rho`` is False.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -100,12 +104,13 @@ class RODE(EngineOptimizer):
         floor: float = 1e-6,
         eps: float = 1e-12,
         eps_ns: float = 1e-12,
+        on_zero: str = "rest",
         splits: str = "",
         lr_rest: float | None = None,
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
         seed: int = 0,
@@ -113,7 +118,7 @@ class RODE(EngineOptimizer):
         couple_lr_rho: bool = True,
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "rode", route, given(locals()))
 
@@ -140,7 +145,8 @@ class Muon(EngineOptimizer):
         State: 4 bytes per matrix parameter; with normalize = rows 4 bytes per row of the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -169,14 +175,14 @@ class Muon(EngineOptimizer):
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "muon", route, given(locals()))
 
@@ -204,7 +210,8 @@ class SOAP(EngineOptimizer):
         State: 8 bytes per parameter and 8 bytes per element of each mode's square factor.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -225,12 +232,12 @@ class SOAP(EngineOptimizer):
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "soap", route, given(locals()))
 
@@ -252,7 +259,8 @@ class MARSM(EngineOptimizer):
         the fan-out.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
-    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given.
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
 
     ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
     keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
@@ -278,13 +286,13 @@ class MARSM(EngineOptimizer):
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
-        rounding: str = "nearest",
+        rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
         seed: int = 0,
         on_non_finite: str = "refuse",
         process_group: Group = None,
         timeout: float | datetime.timedelta | None = None,
-        route: str = "language",
+        route: str = "auto",
     ) -> None:
         super().__init__(params, "mars-m", route, given(locals()))

@@ -8,11 +8,20 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from rode import _engine
 
-ROUTES = ("language", "vision", "all_matrices")
+ROUTES = ("auto", "language", "vision", "all_matrices", "lora")
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
 # Modules whose two-dimensional weights are maps between features.
 _PROJECTIONS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 
@@ -44,22 +53,26 @@ def _described(module: nn.Module, head: nn.Module | None) -> tuple[str, str, int
         return "head", kind, 0
     if isinstance(module, nn.Linear):
         return "other", kind, module.out_features
+    if isinstance(module, _CONVOLUTIONS):
+        return "convolution", kind, 0
     known = isinstance(module, _PROJECTIONS) or _is_transposed(module)
     return "other" if known else "by_name", kind, 0
 
 
 def param_groups(
     model: nn.Module,
-    route: str = "language",
+    route: str = "auto",
     overrides: Mapping[str, str] | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """The groups that `rode.RODE(model)` makes, to look at and to edit.
 
     route: "language": two dimensions, neither embedding nor head; "vision": two or more
-    dimensions; "all_matrices": two dimensions. overrides: from patterns of names ('*', '?') to
-    "matrix", "rest" or "frozen"; the first that matches wins. Further options go into the groups
-    of the matrices.
+    dimensions; both without tensors of one column, such as the gains of weight_norm;
+    "all_matrices": two dimensions; "lora": the two-dimensional tensors named lora_*; "auto": "lora"
+    where there are such, else "language" where there is an embedding, else "vision" where there are
+    convolutions, else "language". overrides: from patterns of names ('*', '?') to "matrix", "rest"
+    or "frozen"; the first that matches wins. Further options go into the groups of the matrices.
 
     A parameter under several names (tied weights) is one, under its first name. Those with
     requires_grad=False are left out. `reasons` of a group are for `routing_table`.
@@ -82,20 +95,69 @@ def param_groups(
     given = [(list(p.shape), places) for p, places in tensors.items()]
     treatments = [(pattern, str(treatment)) for pattern, treatment in (overrides or {}).items()]
     routed = _engine.route_model(described, given, route, treatments)
+    taken, why = _engine.choose_route(described, given, route)
+    reasons = Reasons()
+    reasons.choice = f"route {taken}, because {why}" if why else f"route {taken}"
     groups: dict[str, dict[str, Any]] = {
-        "out_in": {"params": [], "reasons": {}, "rule": "matrix", "layout": "out_in", **options},
-        "in_out": {"params": [], "reasons": {}, "rule": "matrix", "layout": "in_out", **options},
-        "rest": {"params": [], "reasons": {}, "rule": "rest"},
+        "out_in": {
+            "params": [],
+            "reasons": reasons,
+            "rule": "matrix",
+            "layout": "out_in",
+            **options,
+        },
+        "in_out": {
+            "params": [],
+            "reasons": reasons,
+            "rule": "matrix",
+            "layout": "in_out",
+            **options,
+        },
+        "rest": {"params": [], "reasons": reasons, "rule": "rest"},
     }
+    sizes = {"matrix": 0, "rest": 0}
     for (p, places), (treatment, reason) in zip(tensors.items(), routed, strict=True):
         if treatment == "frozen" or not p.requires_grad:
             continue
+        aside = (
+            reason == "head"
+            or reason.startswith(("named ", "override "))
+            or any(described[index][0] == "embedding" for _, index in places)
+        )
+        if not (aside or is_lazy(p)):
+            sizes[treatment] += p.numel()
         if treatment == "matrix":
             treatment = "in_out" if p in transposed else "out_in"
         name = places[0][0]
         groups[treatment]["params"].append((name, p))
-        groups[treatment]["reasons"][name] = reason
+        reasons[name] = reason
+    reasons.rest_share = sizes["rest"] / max(sum(sizes.values()), 1)
     return [group for group in groups.values() if group["params"]]
+
+
+class Reasons(dict[str, str]):
+    """Of the routing of a model, by parameter; and what is to be said of it as a whole."""
+
+    choice = ""
+    # Of the parameters outside of embeddings, head and overrides, the part that is not the matrices'.
+    rest_share = 0.0
+
+    def after(self, others: Mapping[str, str]) -> "Reasons":
+        """These and those of earlier groups."""
+        both = Reasons({**others, **self})
+        both.choice, both.rest_share = self.choice, self.rest_share
+        return both
+
+
+def warn_of_rest(share: float, choice: str) -> None:
+    if share <= 0.5:
+        return
+    warnings.warn(
+        f"[routing] {share:.0%} of the parameters outside of embeddings and head are left to AdamW "
+        f"({choice}); choose another route, or set overrides of rode.param_groups; "
+        "optimizer.routing_table() shows why",
+        stacklevel=4,
+    )
 
 
 def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
@@ -111,7 +173,9 @@ def warn_of_vocabularies(groups: list[dict[str, Any]]) -> None:
     shapes = [
         tuple(p.shape)
         for group in groups
-        if group["rule"] == "auto" and group["route"] == "language" and "param_names" not in group
+        if group["rule"] == "auto"
+        and group["route"] in ("auto", "language")
+        and "param_names" not in group
         for p in group["params"]
         if not torch.nn.parameter.is_lazy(p) and p.dim() == 2
     ]

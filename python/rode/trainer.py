@@ -21,7 +21,7 @@ def trainer_factory(kind: Callable[..., Any]) -> Callable[..., Callable[..., Any
 
     def build(
         model: nn.Module,
-        route: str = "language",
+        route: str = "auto",
         overrides: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Any:

@@ -69,11 +69,14 @@ ParameterGroup read_group(const GroupSpec& spec) {
   const auto& [name, settings, route, coupling, parameters] = spec;
   ParameterGroup group{
       {}, Method::by_name(name, settings), {route_from_string(route), {}}, read_coupling(coupling)};
-  for (const auto& [tensor, label, address, shape, dtype, transposed] : parameters) {
+  for (const ParameterSpec& given : parameters) {
     Parameter& p = group.parameters.emplace_back();
-    p.name = label;
-    p.value = {pointer(address), Shape(shape), parse_dtype(dtype)};
-    p.layout = transposed ? Layout::in_out : Layout::out_in;
+    p.name = nb::cast<std::string>(given[1]);
+    p.value = {pointer(nb::cast<std::uintptr_t>(given[2])),
+               Shape(nb::cast<std::vector<std::int64_t>>(given[3])),
+               parse_dtype(nb::cast<std::string>(given[4]))};
+    p.layout = nb::cast<bool>(given[5]) ? Layout::in_out : Layout::out_in;
+    if (given.size() > 6 && !given[6].is_none()) p.zero_start = nb::cast<bool>(given[6]);
   }
   return group;
 }
@@ -133,7 +136,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
     sizes_.push_back(group.parameters.size());
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const TensorView& value = group.parameters[i].value;
-      const nb::object& tensor = std::get<0>(std::get<4>(spec)[i]);
+      const nb::object tensor = std::get<4>(spec)[i][0];
       const TensorInfo info = reader_.read(tensor, value.shape);
       if (info.plain) device_ = info.device;
       slots_.push_back({tensor.ptr(), !info.plain});

@@ -17,10 +17,10 @@
 
 namespace rode::python {
 
-// tensor, name, address, shape, dtype ("F32"), stored transposed. The address is another than the
-// tensor's own where that is not contiguous: then the caller copies around each step.
-using ParameterSpec = std::tuple<nanobind::object, std::string, std::uintptr_t,
-                                 std::vector<std::int64_t>, std::string, bool>;
+// tensor, name, address, shape, dtype ("F32"), stored transposed; and, where it is known, whether
+// it began at zero. The address is another than the tensor's own where that is not contiguous: then
+// the caller copies around each step.
+using ParameterSpec = nanobind::tuple;
 // from, lr_rho: rode::RateCoupling
 using CouplingSpec = std::tuple<std::optional<double>, bool>;
 // optimizer, settings, route, coupling, parameters

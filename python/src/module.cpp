@@ -49,11 +49,12 @@ void make_errors(nb::module_& m) {
   });
 }
 
-using OptionRow = std::tuple<std::string, std::string, std::string, bool>;
+// key, value, help, live, given
+using OptionRow = std::tuple<std::string, std::string, std::string, bool, bool>;
 
 std::vector<OptionRow> rows(const std::vector<OptionInfo>& options) {
   std::vector<OptionRow> out;
-  for (const OptionInfo& o : options) out.emplace_back(o.key, o.value, o.help, o.live);
+  for (const OptionInfo& o : options) out.emplace_back(o.key, o.value, o.help, o.live, o.set);
   return out;
 }
 
@@ -137,31 +138,51 @@ using ModelSpec =
 Role parse_role(std::string_view text) {
   if (text == "embedding") return Role::embedding;
   if (text == "head") return Role::head;
-  if (text == "other") return Role::other;
+  if (text == "other" || text == "convolution") return Role::other;
   return Role::by_name;
+}
+
+struct Model {
+  std::vector<ModuleInfo> modules;
+  std::vector<ModelParameter> parameters;
+};
+
+Model read_model(const std::vector<ModuleSpec>& modules, const std::vector<ModelSpec>& parameters) {
+  Model model;
+  for (const auto& [role, type, width] : modules) {
+    model.modules.push_back({parse_role(role), type, width, role == "convolution"});
+  }
+  for (const auto& [shape, places] : parameters) {
+    ModelParameter& p = model.parameters.emplace_back();
+    p.shape = Shape(shape);
+    for (const auto& [name, module] : places) p.places.push_back({name, module});
+  }
+  return model;
 }
 
 // Treatment and reason of each parameter of a model.
 std::vector<RouteRow> route_by_modules(
     const std::vector<ModuleSpec>& modules, const std::vector<ModelSpec>& parameters,
     std::string_view route, const std::vector<std::pair<std::string, std::string>>& overrides) {
-  std::vector<ModuleInfo> known;
-  for (const auto& [role, type, width] : modules) known.push_back({parse_role(role), type, width});
-  std::vector<ModelParameter> given;
-  for (const auto& [shape, places] : parameters) {
-    ModelParameter& p = given.emplace_back();
-    p.shape = Shape(shape);
-    for (const auto& [name, module] : places) p.places.push_back({name, module});
-  }
+  const Model model = read_model(modules, parameters);
   Routing routing{route_from_string(route), {}};
   for (const auto& [pattern, treatment] : overrides) {
     routing.overrides.push_back({pattern, treatment_from_string(treatment)});
   }
   std::vector<RouteRow> out;
-  for (const Decision& d : route_model(known, given, routing)) {
+  for (const Decision& d : route_model(model.modules, model.parameters, routing)) {
     out.emplace_back(to_string(d.treatment), d.reason);
   }
   return out;
+}
+
+// The route that a model takes, and why.
+RouteRow choose_route_by_modules(const std::vector<ModuleSpec>& modules,
+                                 const std::vector<ModelSpec>& parameters, std::string_view route) {
+  const Model model = read_model(modules, parameters);
+  const RouteChoice choice =
+      choose_route(model.modules, model.parameters, route_from_string(route));
+  return {std::string(to_string(choice.route)), choice.reason};
 }
 
 // item, owner, first byte within the item, bytes, offset within the owner's message
@@ -218,6 +239,7 @@ void define(nb::module_& m) {
   m.def("same", &same);
   m.def("route", &route);
   m.def("route_model", &route_by_modules);
+  m.def("choose_route", &choose_route_by_modules);
   m.def("group_route",
         [](std::string_view optimizer, std::string_view rule, std::string_view name) {
           return std::string(group_route(optimizer, rule, name));

@@ -255,11 +255,13 @@ def train_ddp(rank, pair):
 def stop_answering(rank, folder, group):
     """One rank is slow, then too late, then one is killed."""
     params = parameters()
-    optimizer = make("RODE", params, process_group=group, timeout=2)
+    optimizer = make("RODE", params, process_group=group, timeout=30)
     set_gradients(params, 11)
     if rank == 1:
         time.sleep(1.3)  # longer than ranks wait before they look whether another has failed
     out = {"slow": outcome(optimizer.step)}
+    dist.barrier()
+    optimizer = make("RODE", params, process_group=group, timeout=4)
     if rank == 2:
         wait_for(folder, [f"late.{r}" for r in range(WORLD) if r != 2])
     else:

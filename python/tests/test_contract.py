@@ -294,7 +294,7 @@ def test_options_may_be_sent_without_a_step():
     optimizer.send_options()
     optimizer.step()
     assert torch.equal(p.detach(), torch.full((4,), -0.5))
-    optimizer.param_groups[0]["rounding"] = "stochastic"
+    optimizer.param_groups[0]["rounding"] = "nearest"
     with pytest.raises(rode.Error, match="fixed option"):
         optimizer.send_options()
 
@@ -318,7 +318,7 @@ def test_doubtful_options_warn():
     p = torch.nn.Parameter(torch.zeros(3, 3))
     p.grad = torch.ones(3, 3)
     with pytest.warns(UserWarning, match="norm zero"):
-        rode.RODE([p]).step()
+        rode.RODE([p], on_zero="hold").step()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         p.data.fill_(1.0)

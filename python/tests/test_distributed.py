@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes: DistributedDataParallel trains as one process does; shards of matrices are
-refused."""
+"""Several processes: DistributedDataParallel trains as one process does; matrices on meshes of one
+process."""
 
 import os
 import subprocess
@@ -78,25 +78,41 @@ def one_process(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [rode.RODE, rode.Muon, rode.MARSM, rode.SOAP, rode.Adafactor])
-def test_shards_of_matrices_are_refused_with_a_remedy(one_process, kind):
+def test_a_matrix_on_a_mesh_of_one_is_stepped_as_a_plain_one(one_process, kind):
+    """Of more processes: test_wholes.py."""
     tensor = pytest.importorskip("torch.distributed.tensor")
     mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-    p = torch.nn.Parameter(tensor.distribute_tensor(torch.randn(4, 4), mesh, [tensor.Shard(0)]))
-    p.grad = torch.ones_like(p)
-    rest = "" if kind is rode.Adafactor else r"route it to the rest .*'layer': 'rest'.*"
-    text = rf"'layer' is a DTensor.*; {rest}.*DistributedDataParallel"
-    with pytest.raises(rode.Error, match=text):
-        kind([("layer", p)]).step()
+    value, grad = torch.randn(4, 4), torch.randn(4, 4)
+    p = torch.nn.Parameter(tensor.distribute_tensor(value, mesh, [tensor.Shard(0)]))
+    plain = torch.nn.Parameter(value.clone())
+    p.grad, plain.grad = tensor.distribute_tensor(grad, mesh, [tensor.Shard(0)]), grad
+    for parameter in (p, plain):
+        optimizer = kind([("layer", parameter)])
+        for _ in range(2):
+            optimizer.step()
+    assert torch.equal(p.full_tensor(), plain) and not torch.equal(plain, value)
 
 
-def test_parameters_of_fsdp_are_refused_with_a_remedy(one_process):
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    for p in module.parameters():
-        p.grad = torch.ones_like(p)
-    fsdp.fully_shard(module, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
-    with pytest.raises(rode.Error, match=r"'0\.weight' is a DTensor.*DistributedDataParallel"):
-        rode.RODE(module).step()
+def test_matrices_that_no_owner_can_get_are_refused_with_a_remedy(one_process):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    grid = dist.device_mesh.init_device_mesh("cpu", (1, 1))
+    first = tensor.distribute_tensor(torch.ones(4, 4), mesh, [tensor.Shard(0)])
+    second = tensor.distribute_tensor(torch.ones(4, 4), grid, [tensor.Shard(0), tensor.Shard(1)])
+    named = [("a", torch.nn.Parameter(first)), ("b", torch.nn.Parameter(second))]
+    with pytest.raises(rode.Error, match="'a' and 'b' are DTensors on different meshes"):
+        rode.RODE(named)
+    with pytest.raises(rode.Error, match="'a' is a DTensor, which has a mesh of its own"):
+        rode.RODE(named[:1], process_group=True)
+    optimizer = rode.RODE(named[:1])
+    named[0][1].grad = torch.ones_like(named[0][1])
+    optimizer.step()
+    optimizer.add_param_group({"params": [("more", torch.nn.Parameter(torch.ones(3)))]})
+    with pytest.raises(rode.Error, match="make a new optimizer"):
+        optimizer.step()
+    copy = rode.RODE(named[:1])
+    with pytest.raises(rode.Error, match="named_state is of the whole"):
+        copy.named_state()
 
 
 if __name__ == "__main__":

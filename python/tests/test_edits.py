@@ -95,7 +95,7 @@ def test_non_contiguous_weights_are_written_before_a_warning_is_raised():
     for each in (zero, p, q):
         each.grad = torch.randn_like(each)
     before, versions = p.detach().clone(), (p._version, q._version)
-    optimizer = rode.RODE([zero, p, q])
+    optimizer = rode.RODE([zero, p, q], on_zero="hold")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="norm zero"):
@@ -148,7 +148,7 @@ def test_gradients_dropped_during_a_step_live_until_its_end(monkeypatch):
         alive.append(grad() is not None)
 
     monkeypatch.setattr("rode._binding._warn", drop)
-    rode.RODE([p]).step()
+    rode.RODE([p], on_zero="hold").step()
     assert alive == [True]
     assert grad() is None
 

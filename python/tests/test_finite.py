@@ -20,7 +20,9 @@ def two_matrices(kind, **options):
 
 @every_kind
 def test_a_step_that_overflows_raises_and_torch_sees_what_it_wrote(kind):
-    rates = {"lr": 3e38, "lr_rho": 3e38} if kind is rode.RODE else {"lr": 3e38}
+    rates = {"lr": 3e38, "lr_rest": 1.0}
+    if kind is rode.RODE:
+        rates["lr_rho"] = 3e38
     # Transposed: stepped through a copy.
     p = torch.nn.Parameter(torch.randn(6, 8, generator=torch.Generator().manual_seed(3)).T)
     optimizer, grad = kind([p], **rates), -100 * p.detach()

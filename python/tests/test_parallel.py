@@ -2,11 +2,8 @@
 """`process_group`: several processes step shares of the parameters, and end where one would."""
 
 import copy
-import os
 import re
 import signal
-import subprocess
-import sys
 
 import parallel_ranks
 import pytest
@@ -24,28 +21,16 @@ from parallel_ranks import (
     values,
     weights,
 )
+from shared_ranks import run_ranks
 
 import rode
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-TIMEOUT_S = 240
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    running = [
-        subprocess.Popen(
-            [sys.executable, parallel_ranks.__file__, str(rank), str(folder)], env=environment
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        codes = [p.wait(timeout=TIMEOUT_S) for p in running]
-    finally:
-        for p in running:
-            p.kill()
+    folder, codes = run_ranks(tmp_path_factory, parallel_ranks.__file__, WORLD)
     assert codes == [0, 0, 0, -signal.SIGKILL]
     return folder
 
@@ -218,11 +203,12 @@ def test_a_slow_rank_is_waited_for(ends):
 def test_a_late_and_a_killed_rank_end_the_others_with_its_number(ends):
     for rank, found in enumerate(ends):
         assert found["killed"]["kind"] == "process group"
-        assert "rank 3 of 4 does not answer" in found["killed"]["text"]
+        # On a busy machine a further rank may not have answered in time.
+        assert re.search(r"rank [\d, ]*3 of 4 does not answer", found["killed"]["text"])
         assert found["killed"]["seconds"] < 30
         if rank != 2:
-            assert "rank 2 of 4 does not answer" in found["late"]["text"]
-            assert found["late"]["same"] and 1.5 < found["late"]["seconds"] < 15
+            assert re.search(r"rank [\d, ]*2[\d, ]* of 4 does not answer", found["late"]["text"])
+            assert found["late"]["same"] and 3.5 < found["late"]["seconds"] < 30
 
 
 def test_what_needs_the_whole_or_a_group_is_refused_with_a_remedy(tmp_path):

@@ -3,6 +3,7 @@
 
 import copy
 import re
+import warnings
 
 import pytest
 import torch
@@ -148,7 +149,8 @@ def test_groups_can_be_edited_before_use():
     groups = rode.param_groups(model)
     groups[0]["lr"] = 0.5
     optimizer = rode.Muon(groups, lr=0.1)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 2.897e-3]
+    rest = 2.897e-3 * (0.1 / 2.257e-2)  # of the optimizer's own lr
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, rest]
 
 
 def test_a_vector_under_the_matrix_rule_is_refused_by_name():
@@ -161,9 +163,9 @@ def test_a_vector_under_the_matrix_rule_is_refused_by_name():
 def reasons(optimizer):
     """Name -> (rule, reason) of the table."""
     lines = optimizer.routing_table().splitlines()
-    assert lines[0].split() == ["parameter", "shape", "rule", "reason"]
-    rows = [re.split(r"  +", line) for line in lines[1:]]
-    return {name: (rule, reason) for name, _, rule, reason in rows}
+    assert lines[0].split() == ["parameter", "shape", "rule", "lr", "weight_decay", "reason"]
+    rows = [re.split(r"  +", line) for line in lines[1:] if not line.startswith("route ")]
+    return {name: (rule, reason) for name, _, rule, _, _, reason in rows}
 
 
 def test_the_table_names_the_reason_of_every_parameter():
@@ -207,3 +209,116 @@ def test_reasons_are_no_part_of_groups_and_survive_a_copy():
     optimizer = rode.RODE(TinyModel())
     assert all("reasons" not in group for group in optimizer.state_dict()["param_groups"])
     assert copy.deepcopy(optimizer).routing_table() == optimizer.routing_table()
+
+
+# ---- The route that a model takes by itself ------------------------------------------------
+
+
+def conv_net():
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Conv2d(16, 32, 3), nn.Flatten(),
+        nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def test_convolutions_without_an_embedding_make_it_vision():
+    optimizer = rode.RODE(conv_net())
+    table = reasons(optimizer)
+    assert table["0.weight"] == table["2.weight"] == ("matrix", "rank 4")
+    assert table["4.weight"] == ("matrix", "rank 2")
+    assert table["1.weight"] == ("rest", "rank 1")
+    assert "route vision, because it has convolutions and no embedding" in optimizer.routing_table()
+    assert copy.deepcopy(optimizer).routing_table() == optimizer.routing_table()
+
+
+def test_an_embedding_makes_it_language_though_it_has_no_name():
+    model = nn.Sequential(nn.Embedding(40, 8), nn.Conv1d(8, 8, 1), nn.Linear(8, 40))
+    with pytest.warns(UserWarning, match=r"\[routing\] 100% of the parameters outside"):
+        optimizer = rode.RODE(model)  # the convolution's
+    table = reasons(optimizer)
+    assert table["0.weight"] == ("rest", "Embedding")
+    assert table["2.weight"] == ("rest", "head")
+    assert "route language, because it has an embedding" in optimizer.routing_table()
+
+
+def test_layers_alone_are_matrices():
+    optimizer = rode.RODE(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+    assert {rule for rule, reason in reasons(optimizer).values() if reason == "Linear"} == {
+        "matrix"
+    }
+    assert "neither an embedding nor convolutions" in optimizer.routing_table()
+
+
+def test_more_than_half_in_the_rest_is_said():
+    with pytest.warns(UserWarning, match=r"left to AdamW \(route language\)"):
+        rode.RODE(conv_net(), route="language")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rode.RODE(conv_net())
+        rode.RODE(TinyModel())  # embedding and head are the larger part, as in every small one
+        rode.AdamW(conv_net(), route="language")  # one rule for all
+
+
+def test_gains_of_weight_norm_are_no_matrices():
+    norm = torch.nn.utils.parametrizations.weight_norm
+    table = reasons(rode.RODE(nn.Sequential(norm(nn.Linear(8, 16)), norm(nn.Linear(16, 4)))))
+    gains = {name: row for name, row in table.items() if name.endswith("original0")}
+    assert set(gains.values()) == {("rest", "one column")}
+    directions = {row[0] for name, row in table.items() if name.endswith("original1")}
+    assert directions == {"matrix"}
+    conv = reasons(rode.RODE(nn.Sequential(norm(nn.Conv2d(4, 16, 3)))))
+    assert conv["0.parametrizations.weight.original0"] == ("rest", "one column")
+    assert conv["0.parametrizations.weight.original1"][0] == "matrix"
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.randn(4, 8, 16))
+
+
+def test_weights_of_experts_are_named_as_what_they_are():
+    model = nn.Sequential(nn.Linear(64, 64), Experts())
+    table = reasons(rode.RODE(model))
+    assert table["1.gate_up"] == ("rest", "batch of matrices, not yet stepped as such")
+
+
+class Lora(nn.Module):
+    """A frozen layer with a low-rank change that begins at zero, as peft's."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.lora_A = nn.Linear(inputs, 4, bias=False)
+        self.lora_B = nn.Linear(4, outputs, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, x):
+        return self.base(x) + self.lora_B(self.lora_A(x))
+
+
+def lora_model():
+    return nn.Sequential(nn.Embedding(40, 8).requires_grad_(False), Lora(8, 16), nn.LayerNorm(16),
+                         Lora(16, 40))  # fmt: skip
+
+
+def test_lora_has_a_route_and_what_begins_at_zero_learns():
+    model = lora_model()
+    optimizer = rode.RODE(model, lr=1e-2)
+    table = reasons(optimizer)
+    assert table["1.lora_A.weight"] == table["3.lora_A.weight"] == ("matrix", "LoRA")
+    assert table["1.lora_B.weight"] == table["3.lora_B.weight"] == ("rest", "zero start")
+    assert table["2.weight"] == ("rest", "not LoRA's")
+    assert not any("base" in name or name.startswith("0.") for name in table)
+    assert "route lora, because it has tensors named lora_*" in optimizer.routing_table()
+    tokens = torch.arange(40)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens), tokens)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.5
+    assert model[1].lora_B.weight.abs().max() > 1e-2
+    assert reasons(optimizer) == table  # though it is no longer zero

@@ -194,7 +194,7 @@ def train_sharded(mesh, folder):
 
 
 def step_rest(mesh):
-    """A matrix optimizer takes shards that are routed to the rest, and refuses the others."""
+    """A matrix optimizer steps shards that are routed to the rest where they are."""
     model = shard_model(mesh)
     groups = rode.param_groups(model, overrides={"*": "rest"})
     train(model, rode.RODE(groups), 2)

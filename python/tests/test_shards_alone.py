@@ -21,6 +21,11 @@ def one_process(tmp_path):
     dist.destroy_process_group()
 
 
+def placed_rows(value, mesh):
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    return tensor.distribute_tensor(value, mesh, [tensor.Shard(0)])
+
+
 @pytest.mark.parametrize("kind", ELEMENTWISE)
 def test_a_shard_is_refused_at_the_norm_at_which_a_plain_tensor_is(one_process, kind):
     tensor = pytest.importorskip("torch.distributed.tensor")
@@ -41,13 +46,17 @@ def test_a_shard_is_refused_at_the_norm_at_which_a_plain_tensor_is(one_process, 
     assert refused[0] is False and refused[-1] is True
 
 
-def test_int8_state_of_a_shard_is_refused_by_name(one_process):
+def test_int8_state_whose_blocks_a_shard_may_cut_is_that_of_the_whole(one_process):
     tensor = pytest.importorskip("torch.distributed.tensor")
-    p = tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
-    named = [("layer.weight", torch.nn.Parameter(p))]
-    with pytest.raises(rode.Error, match=r"'layer\.weight'.*int8.*state_dtype to fp32 or bf16"):
-        rode.AdamW(named, state_dtype="int8")
-    rode.AdamW(named, state_dtype="bf16")
+    value, grad = torch.randn(4, 300), torch.randn(4, 300)
+    plain, p = (torch.nn.Parameter(v) for v in (value.clone(), placed_rows(value, one_process)))
+    plain.grad, p.grad = grad, placed_rows(grad, one_process)
+    for parameter in (plain, p):
+        optimizer = rode.AdamW([("layer.weight", parameter)], state_dtype="int8")
+        optimizer.step()
+    assert torch.equal(p.full_tensor(), plain) and not torch.equal(plain, value)
+    assert optimizer.state[p]["exp_avg"].dtype is torch.int8
+    assert not isinstance(optimizer.state[p]["exp_avg"], tensor.DTensor)
 
 
 def test_dtensors_are_found_where_older_releases_keep_them(one_process, monkeypatch):
@@ -80,13 +89,11 @@ def test_named_state_is_taken_whole_or_sharded(one_process):
             assert torch.equal(value, first.state[made[0]][key]), key
 
 
-def test_what_needs_the_whole_is_refused_when_it_is_given(one_process):
+def test_state_that_does_not_fit_is_refused_when_it_is_given(one_process):
     tensor = pytest.importorskip("torch.distributed.tensor")
     p = torch.nn.Parameter(
         tensor.distribute_tensor(torch.ones(4, 4), one_process, [tensor.Shard(0)])
     )
-    with pytest.raises(rode.Error, match="is a DTensor"):
-        rode.Muon([("w", p)], lr=0.1)
     optimizer = rode.AdamW([("w", p)], lr=0.1)
     state = {"exp_avg": torch.zeros(3, 3), "exp_avg_sq": torch.zeros(4, 4), "step": torch.ones(())}
     with pytest.raises(rode.Error, match=r"'exp_avg' of parameter 'w'"):

@@ -278,7 +278,7 @@ def test_options_that_a_state_dict_lacks_stay_as_they_are(kind):
 def test_a_warning_made_an_error_comes_after_the_step():
     p, q = torch.nn.Parameter(torch.zeros(3, 3)), torch.nn.Parameter(torch.ones(3, 3))
     p.grad, q.grad = torch.ones(3, 3), torch.randn(3, 3)
-    optimizer = rode.RODE([p, q])
+    optimizer = rode.RODE([p, q], on_zero="hold")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="norm zero"):

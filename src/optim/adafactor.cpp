@@ -59,8 +59,8 @@ class AdafactorInstance final : public RuleInstance {
     const AdafactorOptions& o = static_cast<const AdafactorRule&>(rule).values();
     matrix_ = {o.lr, o.weight_decay, o.eps, o.clip_threshold, o.decay_rate};
     rest_ = matrix_;
-    rest_.lr = o.lr_rest.value_or(o.lr);
-    rest_.weight_decay = o.weight_decay_rest;
+    rest_.lr = rest_lr(o);
+    rest_.weight_decay = rest_weight_decay(o);
   }
 
   void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend*) override {

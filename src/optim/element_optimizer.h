@@ -78,8 +78,7 @@ class ElementOptimizer : public TypedRule<Derived, Options> {
     void refresh(const Rule& rule) override {
       const Options& o = static_cast<const Derived&>(rule).values();
       matrix_ = Derived::constants(o, o.lr, o.weight_decay);
-      rest_ = Derived::constants(o, std::optional<double>(o.lr_rest).value_or(o.lr),
-                                 o.weight_decay_rest);
+      rest_ = Derived::constants(o, rest_lr(o), rest_weight_decay(o));
     }
 
     void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,

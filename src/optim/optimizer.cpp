@@ -169,9 +169,14 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
                             "one has a different meaning for the other, even under equal names",
                             saver->second, impl_->families()));
   }
+  std::unique_ptr<Impl> other = impl_->with_starts(file);
   std::vector<const ParameterState*> states;
-  for (const auto& state : impl_->states) states.push_back(state.get());
+  for (const auto& state : (other ? other : impl_)->states) states.push_back(state.get());
   std::vector<std::string> absent = rode::load_state(file, complete, states);
+  if (other) {
+    impl_ = std::move(other);
+    parameters_ = impl_->parameters;
+  }
   impl_->backend->set_step(steps);
   impl_->steps = steps;
   return absent;
@@ -221,7 +226,7 @@ std::string Optimizer::routing_table() const {
       members.push_back(impl_->slots[group.first + i].parameter);
     }
     if (impl_->groups.size() > 1) out += fmt::format("group: {}\n", group.method.name());
-    out += rode::routing_table(members, group.routed);
+    out += rode::routing_table(members, group.routed, acting(group.method, group.coupling));
   }
   return out;
 }

@@ -2,10 +2,13 @@
 // Builds an optimizer's jobs once, and sets the rules that they follow.
 #include "optim/optimizer_impl.h"
 
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "optim/rule_support.h"
+#include "optim/zero_start.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -23,21 +26,21 @@ void check_value(const Parameter& p) {
   }
 }
 
-// The rule as it acts, with the rates that follow lr.
-std::shared_ptr<const Rule> acting(const Method& method, const RateCoupling& coupling) {
+}  // namespace
+
+Method acting(const Method& method, const RateCoupling& coupling) {
   std::shared_ptr<const Rule> rule = method.rule();
   const double from = coupling.from.value_or(0);
   const std::optional<double> lr = rule->live_number("lr");
-  if (from == 0 || !lr || *lr == from) return rule;
+  if (from == 0 || !lr || *lr == from) return method;
   const double factor = *lr / from;
   for (const std::string_view key : {"lr_rho", "lr_rest"}) {
     if (key == "lr_rho" && !coupling.lr_rho) continue;
+    if (key == "lr_rest" && !rule->is_set(key)) continue;  // it follows lr by itself
     if (const auto rate = rule->live_number(key)) rule = rule->with_number(key, *rate * factor);
   }
-  return rule;
+  return Method(std::move(rule));
 }
-
-}  // namespace
 
 Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     : engine(std::move(options)) {
@@ -48,8 +51,13 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   const BackendOptions wanted{engine.threads, engine.batched, engine.stream, engine.cuda_products};
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
   for (ParameterGroup& group : given) {
-    groups.push_back(
-        {group.method, group.coupling, nullptr, {}, parameters.size(), group.parameters.size()});
+    groups.push_back({group.method,
+                      group.coupling,
+                      nullptr,
+                      {},
+                      parameters.size(),
+                      group.parameters.size(),
+                      group.routing});
     for (Parameter& p : group.parameters) parameters.push_back(std::move(p));
   }
   for (const Parameter& p : parameters) {
@@ -60,10 +68,11 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     slots.push_back({parameters[i], i, false, {}, {}});
   }
-  for (std::size_t g = 0; g < groups.size(); ++g) build(groups[g], given[g].routing);
+  for (Group& group : groups) build(group);
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
   backend->prepare(jobs);
   for (Slot& slot : slots) point_at_grad(slot);
+  callers_state = engine.state_memory != nullptr;
   engine.state_memory = {};  // its captures may keep this optimizer alive
 }
 
@@ -91,7 +100,7 @@ std::string Optimizer::Impl::families() const {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-void Optimizer::Impl::build(Group& group, const Routing& routing) {
+void Optimizer::Impl::build(Group& group) {
   const Rule& rule = *group.method.rule();
   rule.check_engine(engine);
   if (const std::string advice = rule.advice(); !advice.empty() && engine.notify) {
@@ -101,12 +110,17 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
   for (std::size_t i = 0; i < group.count; ++i) {
     members.push_back(slots[group.first + i].parameter);
   }
-  group.routed = route_parameters(members, routing);
+  group.routed = route_parameters(members, group.routing);
   std::vector<std::string> names;
   for (const RoutedParameter& entry : group.routed) {
     if (entry.treatment == Treatment::matrix) names.push_back(members[entry.index].name);
   }
   if (!engine.share) rule.check_names(names);
+  find_zero_starts(group);
+  for (std::size_t i = 0; i < group.count; ++i) {
+    members[i].zero_start = slots[group.first + i].parameter.zero_start;
+  }
+  rest_zero_starts(rule, members, group.routed);
   group.instance = rule.instantiate();
   set_rule(group, group.method, group.coupling);
   for (const RoutedParameter& entry : group.routed) {
@@ -119,6 +133,46 @@ void Optimizer::Impl::build(Group& group, const Routing& routing) {
         slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
     group.instance->add_jobs(jobs, subject, *states.back(), backend.get());
   }
+}
+
+void Optimizer::Impl::find_zero_starts(const Group& group) {
+  const std::optional<double> most = group.method.rule()->zero_norm();
+  if (!most) return;
+  for (const RoutedParameter& entry : group.routed) {
+    Parameter& p = slots[group.first + entry.index].parameter;
+    if (entry.treatment != Treatment::matrix || p.zero_start || p.value.numel() == 0) continue;
+    const Weights weights{.data = p.value.data, .dtype = p.value.dtype};
+    p.zero_start = std::sqrt(backend->squared_norm(weights, stored_matrix(p))) <= *most;
+  }
+}
+
+std::unique_ptr<Optimizer::Impl> Optimizer::Impl::with_starts(const SafetensorsFile& file) const {
+  std::vector<ParameterGroup> given;
+  bool differs = false;
+  for (const Group& group : groups) {
+    ParameterGroup& copy =
+        given.emplace_back(ParameterGroup{{}, group.method, group.routing, group.coupling});
+    for (std::size_t i = 0; i < group.count; ++i) {
+      Parameter& p = copy.parameters.emplace_back(parameters[group.first + i]);
+      if (!p.zero_start) continue;  // no matrix, or the rule does not ask
+      const std::optional<bool> saved = zero_start_in(file, p.name);
+      if (!saved || *saved == *p.zero_start) continue;
+      p.zero_start = saved;
+      differs = true;
+    }
+  }
+  if (!differs) return nullptr;
+  if (callers_state) {
+    throw Error(ErrorKind::state_mismatch, "load state",
+                "the file says of other matrices that they began at zero, and the state here is in "
+                "memory that the caller owns; set Parameter::zero_start and make a new "
+                "optimizer");
+  }
+  EngineOptions quiet = engine;
+  quiet.notify = {};  // it has been said
+  auto made = std::make_unique<Impl>(std::move(given), std::move(quiet));
+  made->engine.notify = engine.notify;
+  return made;
 }
 
 // One weight has one gradient: from any of its entries, but not two different ones.
@@ -146,7 +200,7 @@ Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
 }
 
 void Optimizer::Impl::set_rule(Group& group, Method method, const RateCoupling& coupling) {
-  group.instance->refresh(*acting(method, coupling));
+  group.instance->refresh(*acting(method, coupling).rule());
   group.method = std::move(method);
   group.coupling = coupling;
   changed = true;

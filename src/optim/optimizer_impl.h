@@ -19,6 +19,8 @@ namespace rode {
 // Throw where a parameter cannot have this gradient, or its weights cannot be there.
 void check_grad(const Parameter& p, const ConstTensorView& grad);
 void check_moved(const Parameter& p, const TensorView& value);
+// The method as it acts, with the rates that follow lr.
+Method acting(const Method& method, const RateCoupling& coupling);
 // What an index may be, for an error: "0 to 3".
 std::string valid_indices(std::size_t count);
 
@@ -30,6 +32,7 @@ struct Optimizer::Impl {
     std::vector<RoutedParameter> routed;  // indices within the group
     std::size_t first = 0;                // index of the group's first parameter
     std::size_t count = 0;
+    Routing routing = {};
   };
   struct Slot {            // one parameter as given
     Parameter& parameter;  // of `parameters`
@@ -43,7 +46,12 @@ struct Optimizer::Impl {
 
   // Construction.
   void check_across_groups() const;
-  void build(Group& group, const Routing& routing);
+  void build(Group& group);
+  // Looks at the matrices whose start is not known, where the rule asks for it.
+  void find_zero_starts(const Group& group);
+  // The same optimizer with these starts instead, one per parameter: state is zero. Nothing
+  // where they are those of this one.
+  std::unique_ptr<Impl> with_starts(const SafetensorsFile& file) const;
   void tie(std::size_t owner, std::size_t other);
 
   // Binding. `slot_at` maps a tied entry to the one that is updated.
@@ -80,7 +88,8 @@ struct Optimizer::Impl {
   std::int64_t steps = 0, refused_steps = 0, spoiled_steps = 0;
   std::optional<Error> found;  // not yet thrown by check()
   GlobalDiagnostics global;
-  bool changed = true;  // jobs, since the backend last read them
+  bool callers_state = false;  // in memory that was asked for
+  bool changed = true;         // jobs, since the backend last read them
 };
 
 }  // namespace rode

@@ -9,11 +9,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "optim/option_text.h"
+#include "optim/rest_rates.h"
 #include "rode/method.h"
 #include "rode/optim/common.h"
 #include "rules/newton_schulz_rule.h"
@@ -26,10 +26,11 @@ struct OptionField {
   bool live;
   std::function<std::string(const Options&)> get;
   std::function<void(Options&, const OptionText&)> set;
-  std::function<void(const Options&, const OptionText&)> check;  // throws; text for messages
-  std::function<void(Options&, double)> set_number = {};         // of a live number
-  // Of a live number; nothing where it is unset and follows lr.
-  std::function<std::optional<double>(const Options&)> number = {};
+  std::function<void(const Options&, const OptionText&)> check;      // throws; text for messages
+  std::function<void(Options&, double)> set_number = {};             // of a live number
+  std::function<std::optional<double>(const Options&)> number = {};  // of a live number
+  // Whether it was given, of one that follows other options where it was not; none: always.
+  std::function<bool(const Options&)> is_set = {};
 };
 
 template <class Options>
@@ -39,7 +40,9 @@ class OptionSchema {
 
   std::vector<OptionInfo> describe(const Options& options) const {
     std::vector<OptionInfo> out;
-    for (const auto& f : fields_) out.push_back({f.key, f.get(options), f.help, f.live});
+    for (const auto& f : fields_) {
+      out.push_back({f.key, f.get(options), f.help, f.live, !f.is_set || f.is_set(options)});
+    }
     return out;
   }
 
@@ -120,11 +123,12 @@ OptionField<O> optional_number(std::string key, std::optional<double> O::* membe
       true,
       [member, fallback](const O& o) { return print_number((o.*member).value_or(fallback(o))); },
       [member](O& o, const OptionText& text) { o.*member = parse_number(text); },
-      [member, range](const O& o, const OptionText& text) {
-        if (o.*member) check_range(text, *(o.*member), range);
+      [member, fallback, range](const O& o, const OptionText& text) {
+        check_range(text, (o.*member).value_or(fallback(o)), range);
       },
       [member](O& o, double value) { o.*member = value; },
-      [member, fallback](const O& o) { return std::optional((o.*member).value_or(fallback(o))); }};
+      [member, fallback](const O& o) { return std::optional((o.*member).value_or(fallback(o))); },
+      [member](const O& o) { return (o.*member).has_value(); }};
 }
 
 template <class O, class Integer>
@@ -165,7 +169,10 @@ OptionField<O> optional_integer(std::string key, std::optional<int> O::* member,
       [member, range](const O& o, const OptionText& text) {
         if (o.*member)
           check_range(text, static_cast<double>(*(o.*member)), range, "a whole number");
-      }};
+      },
+      {},
+      {},
+      [member](const O& o) { return (o.*member).has_value(); }};
 }
 
 template <class O>
@@ -281,22 +288,19 @@ void append_rates(std::vector<OptionField<O>>& fields, const std::string& decay)
 
 template <class O>
 void append_rates_of_rest(std::vector<OptionField<O>>& fields, const std::string& decay) {
-  if constexpr (std::is_same_v<decltype(O::lr_rest), double>) {
-    fields.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest"));
-  } else {
-    fields.push_back(optional_number<O>(
-        "lr_rest", &O::lr_rest, [](const O& o) { return o.lr; }, at_least(0),
-        "rate of the rest; unless set, lr"));
-    fields.back().number = [](const O& o) { return o.lr_rest; };
-  }
-  fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
-                          decay + " decay of the rest"));
+  fields.push_back(optional_number<O>("lr_rest", &O::lr_rest, rest_lr<O>, at_least(0),
+                                      "rate of the rest; unless set, lr"));
+  fields.push_back(optional_number<O>("weight_decay_rest", &O::weight_decay_rest,
+                                      rest_weight_decay<O>, at_least(0),
+                                      decay + " decay of the rest; unless set, weight_decay"));
 }
 
 // The rates and constants of AdamW for the rest.
 template <class O>
 void append_rest(std::vector<OptionField<O>>& fields) {
-  fields.push_back(number("lr_rest", &O::lr_rest, at_least(0), "rate of the rest (AdamW)"));
+  fields.push_back(optional_number<O>("lr_rest", &O::lr_rest, rest_lr<O>, at_least(0),
+                                      "rate of the rest (AdamW); unless set, its default times "
+                                      "lr / default lr"));
   fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                           "decoupled decay of the rest"));
   fields.push_back(numbers("betas_rest", &O::betas_rest, unit_interval(), "AdamW's averages"));

@@ -7,6 +7,7 @@
 
 #include "backend/jobs.h"
 #include "optim/rule.h"
+#include "optim/zero_start.h"
 #include "rode/optimizer.h"
 #include "rode/shard_plan.h"
 #include "rules/cost.h"
@@ -36,7 +37,7 @@ void for_planned_jobs(std::span<const Parameter> parameters, const Method& metho
                       const Routing& routing, F&& f) {
   const Rule& rule = *method.rule();
   const std::unique_ptr<RuleInstance> instance = rule.instantiate();
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+  for (const RoutedParameter& entry : planned_routing(rule, parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
     const Parameter& p = parameters[entry.index];
     const Subject subject{entry.index, &p, entry.treatment};
@@ -73,8 +74,9 @@ bool is_elementwise(const JobBase&) { return false; }
 
 // Random numbers go by an element's position.
 bool is_random(const JobBase& job) {
-  return job.weight.rounding == Rounding::stochastic ||
-         job.state_rounding == StateRounding::stochastic;
+  const bool weights =
+      job.weight.dtype == DType::bf16 && job.weight.rounding == Rounding::stochastic;
+  return weights || job.state_rounding == StateRounding::stochastic;
 }
 
 // Parts of an element-wise rule: small enough to balance, and few enough.
@@ -86,7 +88,7 @@ constexpr std::int64_t kLeastDivided = 4 * kUnitElements;
 std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, const Method& method,
                                         const Routing& routing) {
   std::vector<PlannedState> out;
-  for (const RoutedParameter& entry : route_parameters(parameters, routing)) {
+  for (const RoutedParameter& entry : planned_routing(*method.rule(), parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
     const Parameter& p = parameters[entry.index];
     for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/option_schema.h"
+#include "optim/rest_rates.h"
 #include "rode/optim/list.h"
 
 namespace rode {
@@ -36,14 +37,14 @@ template <>
 inline std::vector<Preset<RodeOptions>> presets_of() {
   return {{"rode-snr",
            "RODE with the angle damped by the signal-to-noise ratio",
-           {.lr = 4.544e-3, .lr_rho = 3.698e-5, .snr = true, .lr_rest = 2.974e-3}},
+           {.lr = kRodeSnrRates.lr, .lr_rho = 3.698e-5, .snr = true}},
           {"rode-fixed",
            "RODE with every radius held at its initial value",
            {.lr_rho = 0, .radius = Radius::fixed}}};
 }
 template <>
 inline std::vector<Preset<MuonOptions>> presets_of() {
-  MuonOptions rms{.lr = 5.160e-3, .scale = MuonScale::rms, .lr_rest = 2.913e-3};
+  MuonOptions rms{.lr = kMuonRmsRates.lr, .scale = MuonScale::rms};
   MuonOptions projected = rms;
   projected.constraint = MuonConstraint::normproj;
   return {{"muon-rms", "Muon with the RMS-matched scale", rms},

@@ -55,6 +55,9 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it counts as zero"));
       f.push_back(number("eps_ns", &O::eps_ns, at_least(0),
                          "a tangent momentum at or below it has no direction"));
+      f.push_back(choice("on_zero", &O::on_zero, {"rest", "hold"},
+                         "a matrix that is zero at construction: stepped by the rest's rule, or "
+                         "held at zero as published"));
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
@@ -95,6 +98,10 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
 
   void check_names(const std::vector<std::string>& names) const override {
     check_split_names(name_, options_.splits, names);
+  }
+
+  std::optional<double> zero_norm() const override {
+    return options_.on_zero == OnZero::rest ? std::optional(options_.eps) : std::nullopt;
   }
 
   std::vector<Block> blocks(const Subject& subject) const {

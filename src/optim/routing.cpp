@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "core/nearest.h"
+#include "optim/route_signs.h"
 #include "rode/error.h"
 #include "rode/method.h"
 
@@ -18,8 +19,8 @@ namespace rode {
 namespace {
 
 const std::vector<std::string>& route_names() {
-  static const std::vector<std::string> names{"language", "vision", "all_matrices",
-                                              "matrix",   "rest",   "everything"};
+  static const std::vector<std::string> names{"language", "vision",     "all_matrices", "matrix",
+                                              "rest",     "everything", "auto",         "lora"};
   return names;
 }
 
@@ -39,21 +40,6 @@ std::size_t index_of(std::string_view text, const std::vector<std::string>& name
   return static_cast<std::size_t>(found - names.begin());
 }
 
-// The component of a dotted name that marks an embedding or a head; empty if none does.
-std::string_view vocabulary_component(std::string_view name) {
-  while (!name.empty()) {
-    const std::size_t dot = name.find('.');
-    const std::string_view part = name.substr(0, dot);
-    if (part.starts_with("emb") || part.starts_with("unembed") || part == "wte" || part == "wpe" ||
-        part == "lm_head" || part == "head" || part == "output") {
-      return part;
-    }
-    if (dot == std::string_view::npos) break;
-    name.remove_prefix(dot + 1);
-  }
-  return {};
-}
-
 // What is known of a tensor, whoever asks.
 struct Candidate {
   const Shape* shape;
@@ -62,23 +48,37 @@ struct Candidate {
   std::string_view type;  // of the module that gave the role; may be empty
 };
 
+// Weights of several experts in one tensor.
+bool is_batch(const Candidate& c) {
+  const auto of_experts = [](std::string_view part) {
+    return part.find("expert") != std::string_view::npos;
+  };
+  return c.shape->rank() == 3 && (c.type.find("Expert") != std::string_view::npos ||
+                                  any_component(c.names.front(), of_experts));
+}
+
+// A vector whatever its rank, such as the gains of weight_norm.
+bool is_column(const Shape& shape) {
+  return shape.rank() >= 2 && shape.numel() > 0 && shape.numel() == shape[0];
+}
+
 // `ties_embed`: whether entries on one memory are an embedding, whatever else is known.
 Decision by_language(const Candidate& c, bool ties_embed) {
+  if (is_batch(c)) return {Treatment::rest, "batch of matrices, not yet stepped as such"};
   if (c.shape->rank() != 2) return {Treatment::rest, fmt::format("rank {}", c.shape->rank())};
   const bool tied = c.names.size() > 1;
   if (tied && ties_embed) return {Treatment::rest, "tied embedding"};
-  switch (c.role) {
-    case Role::embedding: {
-      const std::string_view what = c.type.empty() ? "embedding" : c.type;
-      return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
-    }
-    case Role::head: return {Treatment::rest, "head"};
-    case Role::other: return {Treatment::matrix, std::string(c.type.empty() ? "2-D" : c.type)};
-    case Role::by_name: break;
+  if (c.role == Role::embedding) {
+    const std::string_view what = c.type.empty() ? "embedding" : c.type;
+    return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
   }
-  const std::string_view part = vocabulary_component(c.names.front());
+  if (c.role == Role::head) return {Treatment::rest, "head"};
+  const std::string_view part =
+      c.role == Role::by_name ? vocabulary_component(c.names.front()) : std::string_view();
   if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part)};
-  return {Treatment::matrix, "2-D"};
+  if (is_column(*c.shape)) return {Treatment::rest, "one column"};
+  const bool known = c.role == Role::other && !c.type.empty();
+  return {Treatment::matrix, std::string(known ? c.type : "2-D")};
 }
 
 Decision by_route(const Candidate& c, Route route, bool ties_embed) {
@@ -88,7 +88,14 @@ Decision by_route(const Candidate& c, Route route, bool ties_embed) {
     case Route::language: return by_language(c, ties_embed);
     case Route::all_matrices: return {rank == 2 ? Treatment::matrix : Treatment::rest, text};
     case Route::vision:
+      if (is_column(*c.shape)) return {Treatment::rest, "one column"};
+      [[fallthrough]];
     case Route::matrix: return {rank >= 2 ? Treatment::matrix : Treatment::rest, text};
+    case Route::lora: {
+      const bool lora = rank == 2 && std::ranges::any_of(c.names, is_lora_name);
+      return lora ? Decision{Treatment::matrix, "LoRA"} : Decision{Treatment::rest, "not LoRA's"};
+    }
+    case Route::automatic: break;  // it has been chosen
     case Route::everything: return {Treatment::matrix, "route 'everything'"};
     case Route::rest: break;
   }
@@ -98,8 +105,12 @@ Decision by_route(const Candidate& c, Route route, bool ties_embed) {
 // The first override that matches, else the route; remembers which overrides were of use.
 class Decider {
  public:
-  Decider(const Routing& routing, bool ties_embed)
-      : routing_(routing), ties_embed_(ties_embed), used_(routing.overrides.size(), false) {}
+  // `route` is the one that the routing's came to.
+  Decider(const Routing& routing, Route route, bool ties_embed)
+      : routing_(routing),
+        route_(route),
+        ties_embed_(ties_embed),
+        used_(routing.overrides.size(), false) {}
 
   Decision decide(const Candidate& c) {
     const Override* chosen = nullptr;
@@ -111,7 +122,7 @@ class Decider {
       if (matches) used_[i] = true;
       if (matches && chosen == nullptr) chosen = &o;
     }
-    if (chosen == nullptr) return by_route(c, routing_.route, ties_embed_);
+    if (chosen == nullptr) return by_route(c, route_, ties_embed_);
     return {chosen->treatment, fmt::format("override '{}'", chosen->pattern)};
   }
 
@@ -127,6 +138,7 @@ class Decider {
 
  private:
   const Routing& routing_;
+  Route route_;
   bool ties_embed_;
   std::vector<bool> used_;
 };
@@ -256,7 +268,9 @@ bool glob_match(std::string_view pattern, std::string_view text) {
 std::vector<RoutedParameter> route_parameters(std::span<const Parameter> parameters,
                                               const Routing& routing) {
   std::vector<RoutedParameter> routed = distinct(parameters);
-  Decider decider(routing, /*ties_embed=*/true);
+  Signs signs;
+  for (const Parameter& p : parameters) signs.add(p.name, p.value.shape, p.role);
+  Decider decider(routing, signs.choose(routing.route).route, /*ties_embed=*/true);
   for (RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
     Candidate candidate{&p.value.shape, {p.name}, p.role, {}};
@@ -269,11 +283,27 @@ std::vector<RoutedParameter> route_parameters(std::span<const Parameter> paramet
   return routed;
 }
 
+RouteChoice choose_route(std::span<const ModuleInfo> modules,
+                         std::span<const ModelParameter> parameters, Route route) {
+  Signs signs;
+  for (const ModuleInfo& module : modules) {
+    signs.embedding = signs.embedding || module.role == Role::embedding;
+    signs.convolution = signs.convolution || module.convolution;
+  }
+  for (const ModelParameter& p : parameters) {
+    for (const ModelParameter::Place& place : p.places) {
+      signs.add(place.name, p.shape, modules[place.module].role);
+    }
+  }
+  return signs.choose(route);
+}
+
 std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
                                   std::span<const ModelParameter> parameters,
                                   const Routing& routing) {
   const std::size_t head = find_head(modules);
-  Decider decider(routing, /*ties_embed=*/false);
+  Decider decider(routing, choose_route(modules, parameters, routing.route).route,
+                  /*ties_embed=*/false);
   std::vector<Decision> out;
   for (const ModelParameter& p : parameters) {
     Candidate candidate{&p.shape, {}, Role::by_name, {}};
@@ -281,6 +311,7 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
       candidate.names.push_back(place.name);
       const ModuleInfo& module = modules[place.module];
       const Role role = place.module == head ? Role::head : module.role;
+      if (candidate.type.empty()) candidate.type = module.type;
       if (precedence(role) <= precedence(candidate.role)) continue;
       candidate.role = role;
       candidate.type = module.type;
@@ -292,21 +323,31 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
 }
 
 std::string routing_table(std::span<const Parameter> parameters,
-                          std::span<const RoutedParameter> routed) {
+                          std::span<const RoutedParameter> routed, const Method& method) {
   std::size_t width = 9;
   for (const RoutedParameter& entry : routed) {
     width = std::max(width, parameters[entry.index].name.size());
   }
-  std::string out =
-      fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", "parameter", width, "shape", "rule", "reason");
+  const auto line = [&](const auto& name, const auto& shape, const auto& rule, const auto& lr,
+                        const auto& decay, const auto& reason) {
+    return fmt::format("{:<{}}  {:<20}  {:<7}  {:<10}  {:<12}  {}\n", name, width, shape, rule, lr,
+                       decay, reason);
+  };
+  const auto number = [&](Treatment treatment, std::string_view own, std::string_view of_rest) {
+    if (treatment == Treatment::frozen) return std::string("-");
+    const auto value = method.number(treatment == Treatment::matrix ? own : of_rest);
+    return value ? fmt::format("{:.4g}", *value) : std::string("-");
+  };
+  std::string out = line("parameter", "shape", "rule", "lr", "weight_decay", "reason");
   for (const RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
     std::string reason = entry.reason;
     for (const std::size_t other : entry.tied) {
       reason += fmt::format(", tied with '{}'", parameters[other].name);
     }
-    out += fmt::format("{:<{}}  {:<20}  {:<7}  {}\n", p.name, width, to_string(p.value.shape),
-                       to_string(entry.treatment), reason);
+    out += line(p.name, to_string(p.value.shape), to_string(entry.treatment),
+                number(entry.treatment, "lr", "lr_rest"),
+                number(entry.treatment, "weight_decay", "weight_decay_rest"), reason);
   }
   return out;
 }

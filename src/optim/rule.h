@@ -65,8 +65,10 @@ class Rule {
 
   // The same with one live number changed; null where `key` is no such option.
   virtual std::shared_ptr<const Rule> with_number(std::string_view key, double value) const = 0;
-  // A live number; nothing where `key` is no such option, or unset and follows lr.
+  // A live number; nothing where `key` is no such option.
   virtual std::optional<double> live_number(std::string_view key) const = 0;
+  // Whether the option was given; false: its value follows other options.
+  virtual bool is_set(std::string_view key) const = 0;
   // How `other` differs from this: in nothing, in live options only, or in what is fixed at
   // construction (also where it is another optimizer).
   enum class Difference { none, live, fixed };
@@ -79,6 +81,8 @@ class Rule {
   // Throws where the options ask for what the engine, on its device, does not have.
   virtual void check_engine(const EngineOptions& engine) const = 0;
   virtual void check_names(const std::vector<std::string>&) const {}
+  // A matrix whose norm is at most this at construction is left to the rest; none: it is not.
+  virtual std::optional<double> zero_norm() const { return std::nullopt; }
   // What a user should hear about valid but doubtful options; empty: nothing.
   virtual std::string advice() const { return {}; }
   virtual std::unique_ptr<RuleInstance> instantiate() const = 0;

@@ -12,6 +12,7 @@
 
 #include "optim/option_schema.h"
 #include "optim/presets.h"
+#include "optim/rest_rates.h"
 #include "optim/rule.h"
 #include "optim/splits.h"
 #include "rode/optim/rode.h"
@@ -35,7 +36,9 @@ class TypedRule : public Rule {
   // The other options have been checked before: only `field` is new.
   TypedRule(std::string name, Options options, const OptionField<Options>& field)
       : name_(std::move(name)), options_(std::move(options)) {
-    if (field.check) field.check(options_, {name_, field.key, field.get(options_)});
+    check(field);
+    // It may follow lr.
+    if (field.key == "lr") check(*Derived::schema().find("lr_rest"));
     Derived::cross_check(name_, options_);
   }
   std::string_view name() const override { return name_; }
@@ -63,6 +66,10 @@ class TypedRule : public Rule {
     if (field == nullptr || !field->number) return std::nullopt;
     return field->number(options_);
   }
+  bool is_set(std::string_view key) const override {
+    const OptionField<Options>* field = Derived::schema().find(key);
+    return field != nullptr && (!field->is_set || field->is_set(options_));
+  }
   Rule::Difference difference(const Rule& other) const override {
     const auto* theirs = static_cast<const Options*>(other.values(typeid(Options)));
     if (theirs == nullptr) return Rule::Difference::fixed;
@@ -70,9 +77,7 @@ class TypedRule : public Rule {
     return Derived::schema().same_fixed(*theirs, options_) ? Rule::Difference::live
                                                            : Rule::Difference::fixed;
   }
-  bool leaves_rest_to_adamw() const override {
-    return requires(Options o) { o.betas_rest; };
-  }
+  bool leaves_rest_to_adamw() const override { return LeavesRestToAdamW<Options>; }
   void check_engine(const EngineOptions&) const override {}
   const Options& values() const { return options_; }
 
@@ -82,6 +87,11 @@ class TypedRule : public Rule {
  protected:
   std::string name_;
   Options options_;
+
+ private:
+  void check(const OptionField<Options>& field) const {
+    if (field.check) field.check(options_, {name_, field.key, field.get(options_)});
+  }
 };
 
 bool has_key(const Settings& settings, std::string_view key);
@@ -143,7 +153,7 @@ Moments moments(const StateSlots& state, std::string_view key, std::int64_t cols
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
 rules::AdamW::Constants rest_constants(const Options& o) {
-  return {o.lr_rest, o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
+  return {rest_lr(o), o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
 }
 
 // An average in bf16 stops changing if 1 - beta is below half a unit in its last place, the first

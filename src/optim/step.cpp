@@ -187,8 +187,8 @@ void Optimizer::Impl::announce() {
     }
   };
   constexpr std::string_view held =
-      "has norm zero, so it has no direction and is held; give it a non-zero initial value, or "
-      "route it to the rest";
+      "has norm zero, so it has no direction and is held; give it a non-zero initial value, set "
+      "on_zero=rest before training, or route it to the rest";
   for (RodeJob& job : jobs.rode) once(job, job.active && job.scalars.held, held);
   for (MuonJob& job : jobs.muon) {
     once(job, job.active && job.held,

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "api/options_support.h"
@@ -256,7 +257,8 @@ TEST(LiveOptions, CoupledRatesFollowLrAsUnderAMultiplierBitForBit) {
       radius_alone.step();
     }
     expect_same(Snapshot(a, coupled), Snapshot(b, multiplied));
-    EXPECT_EQ(coupled.method().number("lr_rest"), method.number("lr_rest"));  // as it was set
+    EXPECT_EQ(coupled.method().number("lr_rho"), method.number("lr_rho"));  // as it was set
+    EXPECT_EQ(*coupled.method().number("lr_rest"), 0.25 * *method.number("lr_rest"));
     EXPECT_EQ(a.weights() == c.weights(), method.number("lr_rho").value_or(0) == 0);
     // From a rate that was zero nothing can follow.
     coupled.set_coupling(0, {.from = 0.0});
@@ -264,8 +266,20 @@ TEST(LiveOptions, CoupledRatesFollowLrAsUnderAMultiplierBitForBit) {
     coupled.step();
     multiplied.step();
     expect_same(Snapshot(a, coupled), Snapshot(b, multiplied));
-    if (!method.number("lr_rest")) continue;  // unset, and so equal to lr
-    expect_error([&] { coupled.set_coupling(0, {.from = 1e-300, .lr_rho = false}); },
+    // A rate that was given follows in the same way, where it is coupled.
+    const double rest = 2 * method.number("lr_rest").value();
+    const Method given = method.with({{"lr_rest", fmt::format("{}", rest)}});
+    Model d, e;
+    Optimizer own(std::vector<ParameterGroup>{{d.parameters(), given, {}, {.from = lr}}});
+    Optimizer scaled(e.parameters(), given);
+    own.set_option(0, "lr", lr * 0.25);
+    d.draw(0);
+    e.draw(0);
+    own.step();
+    scaled.step(0.25);
+    expect_same(Snapshot(d, own), Snapshot(e, scaled));
+    EXPECT_EQ(own.method().number("lr_rest"), rest);  // as it was set
+    expect_error([&] { own.set_coupling(0, {.from = 1e-300, .lr_rho = false}); },
                  ErrorKind::invalid_argument, {"'lr_rest'"});
   }
 }

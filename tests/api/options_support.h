@@ -59,6 +59,7 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"scale", {"rms"}},
       {"constraint", {"hyperball"}},
       {"splits", {"h.*=2,*.c_attn.weight=4+2+2"}},
+      {"on_zero", {"hold"}},
       {"rounding", {"exact"}},
       {"state_dtype", {"bf16"}},
       {"state_rounding", {"stochastic"}},

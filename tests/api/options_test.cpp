@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of every optimizer: defaults, names and texts that parse back.
+#include <limits>
 #include <map>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "api/options_support.h"
@@ -10,11 +12,14 @@
 namespace rode {
 namespace {
 
+using test::expect_error;
 using test::values;
 
 Settings settings_of(const Method& method) {
   Settings out;
-  for (const OptionInfo& info : method.options()) out.emplace_back(info.key, info.value);
+  for (const OptionInfo& info : method.options()) {
+    if (info.set) out.emplace_back(info.key, info.value);
+  }
   return out;
 }
 
@@ -28,7 +33,7 @@ struct Row {
 const std::map<std::string, std::string> kRest{
     {"betas_rest", "0.9,0.95"}, {"eps_rest", "1e-08"}, {"weight_decay_rest", "0.0009"}};
 const std::map<std::string, std::string> kStorage{
-    {"rounding", "nearest"}, {"state_dtype", "fp32"}, {"seed", "0"}};
+    {"rounding", "stochastic"}, {"state_dtype", "fp32"}, {"seed", "0"}};
 // Of rules whose momentum may be int8.
 const std::map<std::string, std::string> kInt8{{"state_rounding", "nearest"}};
 const std::map<std::string, std::string> kProducts{
@@ -45,6 +50,7 @@ const std::map<std::string, std::string> kRode{{"momentum", "0.9"},
                                                {"reproject", "guarded"},
                                                {"direction", "geodesic"},
                                                {"conditioner", "newton_schulz"},
+                                               {"on_zero", "rest"},
                                                {"splits", ""}};
 const std::map<std::string, std::string> kMuon{{"weight_decay", "0"},
                                                {"momentum", "0.95"},
@@ -136,9 +142,9 @@ const std::vector<Row>& defaults() {
                        kStorage,
                        kInt8})},
       {"ademamix", join({{{"lr", "0.0002237"},
-                          {"lr_rest", "0.001779"},
+                          {"lr_rest", "0.0002237"},
                           {"weight_decay", "0.01"},
-                          {"weight_decay_rest", "0.0009"},
+                          {"weight_decay_rest", "0.01"},
                           {"betas", "0.9,0.999,0.9999"},
                           {"alpha", "2"},
                           {"eps", "1e-08"},
@@ -153,9 +159,9 @@ const std::vector<Row>& defaults() {
                            {"decay_rate", "-0.8"}},
                           kStorage})},
       {"adamw", join({{{"lr", "0.0001544"},
-                       {"lr_rest", "0.002988"},
+                       {"lr_rest", "0.0001544"},
                        {"weight_decay", "0.01"},
-                       {"weight_decay_rest", "0.0009"},
+                       {"weight_decay_rest", "0.01"},
                        {"betas", "0.9,0.95"},
                        {"eps", "1e-08"},
                        {"maximize", "false"}},
@@ -302,11 +308,56 @@ TEST(Options, NamingThePresetsOwnRadiusLeavesItsRateAlone) {
   EXPECT_EQ(values(Method::by_name("rode-snr", {{"radius", "learned"}})).at("lr_rho"), "3.698e-05");
 }
 
-TEST(Options, AdafactorsRestFollowsItsRateUntilItHasOneOfItsOwn) {
-  const Method faster = Method::by_name("adafactor", {{"lr", "0.25"}});
-  EXPECT_EQ(values(faster).at("lr_rest"), "0.25");
-  const Method own = faster.with({{"lr_rest", "0.5"}});
-  EXPECT_EQ(values(own.with({{"lr", "0.125"}})).at("lr_rest"), "0.5");
+TEST(Options, OneRuleHasOneRateAndOneDecayUntilTheRestHasItsOwn) {
+  for (const char* name : {"ademamix", "adafactor", "adamw", "lion", "sgd"}) {
+    SCOPED_TRACE(name);
+    const Method faster = Method::by_name(name, {{"lr", "0.25"}, {"weight_decay", "0.0625"}});
+    EXPECT_EQ(values(faster).at("lr_rest"), "0.25");
+    EXPECT_EQ(values(faster).at("weight_decay_rest"), "0.0625");
+    const Method own = faster.with({{"lr_rest", "0.5"}, {"weight_decay_rest", "0.75"}});
+    const Method changed = own.with({{"lr", "0.125"}, {"weight_decay", "0"}});
+    EXPECT_EQ(values(changed).at("lr_rest"), "0.5");
+    EXPECT_EQ(values(changed).at("weight_decay_rest"), "0.75");
+  }
+}
+
+TEST(Options, MatrixOptimizersScaleTheRatesOfTheirRestWithTheirOwn) {
+  const std::vector<std::pair<std::string, double>> defaults{
+      {"rode", 2.915e-3}, {"rode-snr", 2.974e-3}, {"rode-fixed", 2.915e-3},
+      {"muon", 2.897e-3}, {"muon-rms", 2.913e-3}, {"muon-normproj", 2.913e-3},
+      {"soap", 2.591e-3}, {"mars-m", 2.693e-3}};
+  for (const auto& [name, rest] : defaults) {
+    SCOPED_TRACE(name);
+    const Method method = Method::by_name(name);
+    EXPECT_EQ(method.number("lr_rest"), rest);
+    const double lr = method.number("lr").value();
+    const Method scaled = method.with({{"lr", fmt::format("{}", lr / 8)}});
+    EXPECT_EQ(scaled.number("lr_rest"), rest / 8);
+    EXPECT_EQ(scaled.number("weight_decay_rest"), 9e-4);
+    EXPECT_EQ(scaled.number("lr_rho"), method.number("lr_rho"));
+  }
+  EXPECT_DOUBLE_EQ(Method(RodeOptions{.lr = 1e-5}).number("lr_rest").value(),
+                   2.915e-3 * 1e-5 / 1.206e-3);
+  EXPECT_EQ(Method(RodeOptions{.lr = 1e-5, .lr_rest = 0.5}).number("lr_rest"), 0.5);
+  // Where it would be too large for fp32, the rate is refused.
+  // What follows stays within fp32's range.
+  EXPECT_EQ(Method(RodeOptions{.lr = 3e38}).number("lr_rest"), std::numeric_limits<float>::max());
+}
+
+TEST(Options, TellWhichOfThemWereGiven) {
+  const auto set = [](const Method& method, std::string_view key) {
+    for (const OptionInfo& info : method.options()) {
+      if (info.key == key) return info.set;
+    }
+    return false;
+  };
+  for (const char* key : {"lr_rho", "ns_steps", "lr_rest"}) {
+    EXPECT_FALSE(set(RodeOptions{.lr = 1e-4}, key)) << key;
+    EXPECT_TRUE(set(RodeOptions{.lr_rho = 1, .ns_steps = 7, .lr_rest = 1}, key)) << key;
+  }
+  EXPECT_TRUE(set(RodeOptions{}, "lr"));
+  EXPECT_FALSE(set(AdamWOptions{}, "weight_decay_rest"));
+  EXPECT_TRUE(set(AdamWOptions{.weight_decay_rest = 0}, "weight_decay_rest"));
 }
 
 TEST(Options, ComeBackFromAMethodAsTheStructTheyWere) {

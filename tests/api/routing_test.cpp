@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "api/support.h"
+#include "rode/optim/muon.h"
 
 namespace rode {
 namespace {
@@ -80,7 +81,7 @@ TEST(Routing, EveryRouteTakesTheRanksItNames) {
 
 TEST(Routing, NamesOfRoutesReadBackAndUnknownOnesNameTheNearest) {
   for (const Route route : {Route::language, Route::vision, Route::all_matrices, Route::matrix,
-                            Route::rest, Route::everything}) {
+                            Route::rest, Route::everything, Route::automatic, Route::lora}) {
     EXPECT_EQ(route_from_string(to_string(route)), route);
   }
   expect_error([] { route_from_string("langauge"); }, ErrorKind::invalid_argument,
@@ -252,19 +253,78 @@ TEST(RoutingOfModels, OfSeveralHoldersTheGreatestRoleDecidesAndEveryNameIsMatche
                ErrorKind::invalid_argument, {"'nothing'", "matches no parameter"});
 }
 
-TEST(Routing, TheTableShowsNameShapeRuleReasonAndTies) {
+TEST(RoutingOfModels, TheAutomaticRouteGoesByWhatTheModelHolds) {
+  const SmallLanguageModel words;
+  const auto chosen = [](const auto& modules, const auto& parameters) {
+    return choose_route(modules, parameters, Route::automatic);
+  };
+  const RouteChoice language = chosen(words.modules, words.parameters);
+  EXPECT_EQ(language.route, Route::language);
+  EXPECT_EQ(language.reason, "it has an embedding");
+  EXPECT_EQ(words.reasons({Route::automatic, {}}), words.reasons());
+  const std::vector<ModuleInfo> layers{{Role::other, "Conv1d", 0, true},
+                                       {Role::other, "Linear", 4}};
+  const std::vector<ModelParameter> pictures{{{8, 4, 3}, {{"0.weight", 0}}},
+                                             {{4, 8}, {{"1.weight", 1}}}};
+  EXPECT_EQ(chosen(layers, pictures).route, Route::vision);
+  EXPECT_EQ(route_model(layers, pictures, {Route::automatic, {}})[0].treatment, Treatment::matrix);
+  EXPECT_EQ(choose_route(layers, pictures, Route::language).route, Route::language);
+  EXPECT_EQ(choose_route(layers, pictures, Route::language).reason, "");
+  const std::vector<ModelParameter> plain{{{4, 8}, {{"1.weight", 1}}}};
+  EXPECT_EQ(chosen(std::vector<ModuleInfo>{{}, {Role::other, "Linear", 4}}, plain).route,
+            Route::language);
+  SmallLanguageModel adapted;
+  adapted.parameters.push_back({{4, 8}, {{"h.0.lora_A.weight", 3}}});
+  EXPECT_EQ(chosen(adapted.modules, adapted.parameters).route, Route::lora);
+  const Reasons reasons = adapted.reasons({Route::automatic, {}});
+  EXPECT_EQ(reasons.back(), "matrix: LoRA");
+  EXPECT_EQ(reasons[2], "rest: not LoRA's");
+}
+
+TEST(Routing, WithoutModulesTheAutomaticRouteGoesByNamesAndRanks) {
+  const auto matrices = [](const std::vector<Parameter>& parameters) {
+    std::vector<std::string> out;
+    for (const RoutedParameter& r : route_parameters(parameters, {Route::automatic, {}})) {
+      if (r.treatment == Treatment::matrix) out.push_back(parameters[r.index].name);
+    }
+    return out;
+  };
+  const std::vector<std::string> both{"a", "b"}, one{"b"}, lora{"x.lora_A.weight"};
+  EXPECT_EQ(matrices({shaped("a", {4, 3, 3, 3}), shaped("b", {4, 8})}), both);
+  EXPECT_EQ(matrices({shaped("a", {4, 3, 3, 3}), shaped("b", {4, 8}), shaped("wte", {9, 4})}), one);
+  EXPECT_EQ(matrices({shaped("x.lora_A.weight", {4, 8}), shaped("b", {4, 8})}), lora);
+}
+
+TEST(Routing, AColumnIsAVectorAndExpertsAreABatch) {
+  const auto reason = [](const Parameter& p, Route route) {
+    const RoutedParameter r = route_parameters({&p, 1}, {route, {}}).front();
+    return std::string(to_string(r.treatment)) + ": " + r.reason;
+  };
+  EXPECT_EQ(reason(shaped("g", {16, 1}), Route::language), "rest: one column");
+  EXPECT_EQ(reason(shaped("g", {16, 1, 1, 1}), Route::vision), "rest: one column");
+  EXPECT_EQ(reason(shaped("g", {16, 1}), Route::all_matrices), "matrix: rank 2");
+  EXPECT_EQ(reason(shaped("g", {1, 16}), Route::language), "matrix: 2-D");
+  EXPECT_EQ(reason(shaped("g", {16, 1, 3, 3}), Route::vision), "matrix: rank 4");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.gate_up", {4, 8, 16}), Route::language),
+            "rest: batch of matrices, not yet stepped as such");
+  EXPECT_EQ(reason(shaped("filters", {4, 8, 16}), Route::language), "rest: rank 3");
+}
+
+TEST(Routing, TheTableShowsNameShapeRuleRatesReasonAndTies) {
   std::vector<float> memory(64);
   const std::array parameters{at("model.embed_tokens.weight", memory.data(), {4, 4}),
                               at("h.0.weight", memory.data() + 16, {4, 8}),
                               at("norm", memory.data() + 48, {4}),
                               at("lm_head.weight", memory.data(), {4, 4})};
-  const std::string table = routing_table(parameters, route_parameters(parameters, {}));
+  const std::string table =
+      routing_table(parameters, route_parameters(parameters, {}), MuonOptions{.lr = 2.257e-4});
   const std::string expected =
-      "parameter                  shape                 rule     reason\n"
-      "model.embed_tokens.weight  (4, 4)                rest     tied embedding, tied with "
-      "'lm_head.weight'\n"
-      "h.0.weight                 (4, 8)                matrix   2-D\n"
-      "norm                       (4)                   rest     rank 1\n";
+      "parameter                  shape                 rule     lr          weight_decay  reason\n"
+      "model.embed_tokens.weight  (4, 4)                rest     2.897e-05   0.0009        tied "
+      "embedding, tied with 'lm_head.weight'\n"
+      "h.0.weight                 (4, 8)                matrix   0.0002257   0             2-D\n"
+      "norm                       (4)                   rest     2.897e-05   0.0009        rank "
+      "1\n";
   EXPECT_EQ(table, expected);
 }
 

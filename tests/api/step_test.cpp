@@ -174,7 +174,7 @@ TEST(Step, AZeroMatrixIsHeldWhileItsMomentumGrowsAndTheUserHearsOfItOnce) {
     Model model({{"zero.weight", {4, 6}}, {"h.weight", {5, 3}}});
     for (std::size_t i = 0; i < model.value(0).count(); ++i) model.value(0).set(i, 0);
     std::vector<std::string> heard;
-    Optimizer optimizer(model.parameters(), Method::by_name(name), {},
+    Optimizer optimizer(model.parameters(), Method::by_name(name, {{"on_zero", "hold"}}), {},
                         {.notify = [&](std::string_view text) { heard.emplace_back(text); }});
     std::vector<double> expected(model.value(0).count(), 0);
     for (int t = 0; t < 3; ++t) {
@@ -202,7 +202,8 @@ TEST(Step, AZeroMatrixIsHeldWhileItsMomentumGrowsAndTheUserHearsOfItOnce) {
 TEST(Step, AHeldMatrixMovesAsSoonAsItHasANorm) {
   Model model({{"zero.weight", {4, 6}}});
   for (std::size_t i = 0; i < model.value(0).count(); ++i) model.value(0).set(i, 0);
-  Optimizer optimizer(model.parameters(), RodeOptions{.radius = Radius::fixed});
+  Optimizer optimizer(model.parameters(),
+                      RodeOptions{.radius = Radius::fixed, .on_zero = OnZero::hold});
   model.run(optimizer, 1);
   for (std::size_t i = 0; i < model.value(0).count(); ++i) model.value(0).set(i, 0.5F);
   const Snapshot before(model, optimizer);

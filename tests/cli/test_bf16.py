@@ -80,7 +80,7 @@ def test_exact_rounding_continues_through_the_file(rode, optimizer):
 @pytest.mark.parametrize("optimizer", ALL)
 def test_nearest_rounding_is_fp32_rounded_once(rode, optimizer):
     half, full = both_forms(steps=1)
-    near = rode.step(optimizer, half)
+    near = rode.step(optimizer, half, options={"rounding": "nearest"})
     wide = rode.step(optimizer, full)
     assert torch.equal(near["param.w"], wide["param.w"].to(torch.bfloat16))
     assert "state.w.low_bits" not in near
@@ -99,7 +99,7 @@ def quarter_steps(count=1 << 16):
 def test_nearest_rounding_loses_small_steps_and_stochastic_keeps_their_mean(rode):
     tensors, options = quarter_steps()
     count = tensors["param.w"].numel()
-    near = rode.step("sgd", tensors, options=options, steps=8)
+    near = rode.step("sgd", tensors, options={**options, "rounding": "nearest"}, steps=8)
     assert torch.equal(near["param.w"], tensors["param.w"])
 
     drawn = rode.step("sgd", tensors, options={**options, "rounding": "stochastic", "seed": 7})
@@ -115,6 +115,36 @@ def test_nearest_rounding_loses_small_steps_and_stochastic_keeps_their_mean(rode
     moved = float((many["param.w"].double() - 1).mean())
     deviation = ULP * np.sqrt(8 * 0.25 * 0.75 / count)
     assert abs(moved - 8 * ULP / 4) < 5 * deviation
+
+
+# docs/numerics.md has these numbers.
+@pytest.mark.parametrize(
+    ("lr", "nearest", "stochastic"),
+    [
+        (2e-5, (0.05, 0.15), (0.95, 1.05)),
+        (1e-4, (0.3, 0.45), (0.97, 1.03)),
+        (1.206e-3, (0.98, 1.02), (0.98, 1.02)),
+    ],
+    ids=["fine-tuning", "between", "pre-training"],
+)
+def test_the_default_rounding_keeps_the_move_of_small_steps(rode, lr, nearest, stochastic):
+    steps, shape = 40, (96, 64)
+    start, full = both_forms(shape, steps)
+    options = {"lr": lr, "lr_rho": 0.0}
+    begin = full["param.w"].double()
+    moved = rode.step("rode", full, steps=steps, options=options)["param.w"].double() - begin
+
+    def kept(**more):
+        """The share of the move in fp32 that bf16 weights have made."""
+        output = rode.step("rode", start, steps=steps, options={**options, **more})
+        weight = exact_value(output) if "state.w.low_bits" in output else output["param.w"]
+        return float(((weight.double() - begin) * moved).sum() / moved.square().sum())
+
+    shares = {word: kept(rounding=word) for word in ("nearest", "stochastic", "exact")}
+    assert nearest[0] < shares["nearest"] < nearest[1]
+    assert stochastic[0] < shares["stochastic"] < stochastic[1]
+    assert shares["exact"] == pytest.approx(1.0, abs=1e-6)
+    assert kept() == shares["stochastic"]
 
 
 def test_stochastic_draws_are_independent_between_steps_and_weights(rode):

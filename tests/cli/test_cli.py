@@ -254,7 +254,7 @@ def test_wrong_dtype_is_named(rode, which, dtype):
     "name,value,words",
     [
         ("state.b.weight.momentum", np.zeros((7, 5), np.float32), ["momentum"]),
-        ("state.b.weight.exp_avg", np.zeros((5, 7), np.float32), ["exp_avg"]),
+        ("state.b.weight.exp_avg_fast", np.zeros((5, 7), np.float32), ["exp_avg_fast"]),
         ("state.c.weight.momentum", np.zeros((5, 7), np.float32), ["c.weight"]),
         ("grad.c.weight", np.zeros((5, 7), np.float32), ["c.weight"]),
         ("weight.b", np.zeros((5, 7), np.float32), ["weight.b"]),
@@ -315,17 +315,45 @@ def test_output_may_replace_the_input(rode):
 def test_a_zero_matrix_is_held_and_said_once(rode, backend):
     problems = two_matrices(3)
     problems["b.weight"].weight[:] = 0
-    done, target = rode.try_step("rode", tensors_of(problems), steps=3, backend=backend)
+    hold = {"on_zero": "hold"}
+    done, target = rode.try_step(
+        "rode", tensors_of(problems), steps=3, backend=backend, options=hold
+    )
     assert done.returncode == 0, done.stderr
     output = load_file(str(target))
     assert not output["param.b.weight"].any()
     for name, p in problems.items():
-        trajectory = follow("rode", p)
+        trajectory = follow("rode", p, hold)
         assert_weight(output[f"param.{name}"], trajectory)
         momentum = output[f"state.{name}.momentum"].double().numpy()
         assert np.allclose(momentum, trajectory.state["momentum"], rtol=1e-5, atol=1e-6)
     if backend == "cpu":  # the reference is the tests' oracle and says nothing
         assert done.stderr.count("b.weight") == 1 and "a.weight" not in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_matrix_that_begins_at_zero_is_the_rests_and_stays_so(rode, backend):
+    problems = two_matrices(6)
+    problems["b.weight"].weight[:] = 0
+    tensors = tensors_of(problems)
+    whole = rode.step("rode", tensors, steps=6, backend=backend)
+    for name, p in problems.items():
+        assert_weight(whole[f"param.{name}"], follow("rode", p))
+    assert np.abs(whole["param.b.weight"].numpy()).max() > 1e-3
+    assert "state.b.weight.exp_avg" in whole and "state.b.weight.momentum" not in whole
+    # The weights are no longer zero; the state tells where they began.
+    first = rode.step("rode", tensors, steps=5, backend=backend)
+    resumed = {k: v for k, v in first.items() if not k.startswith("diag.")}
+    for name, p in problems.items():
+        resumed[f"grad.{name}"] = p.grads[5]
+    done, target = rode.try_step("rode", resumed, backend=backend, extra=["--show-routing"])
+    assert done.returncode == 0, done.stderr
+    row = next(line for line in done.stdout.splitlines() if "b.weight" in line)
+    assert " rest " in row and "zero start" in row
+    again = load_file(str(target))
+    assert again.keys() == whole.keys()
+    if backend == "cpu":  # the reference rounds to fp32 when it writes
+        assert_same_bits(again, whole, [k for k in whole if not k.startswith("diag.")])
 
 
 def test_a_zero_gradient_moves_nothing_in_rode(rode):

@@ -28,13 +28,18 @@ def compare_words(task, out, *extra, steps=20):
     return [str(word) for word in [*words, "--steps", steps, "--threads", 1, *extra]]
 
 
+def figures_of(out):
+    """Those of the task that the fixture writes."""
+    return out / "figures" / "small"
+
+
 def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
     out = tmp_path / "all"
     done = rode.call(*compare_words(task, out, "--jobs", 2))
     assert done.returncode == 0, done.stderr
     for word in ("rode", "adamw", "±", "global norm", "report.html"):
         assert word in done.stdout
-    comparison = json.loads((out / "compare.json").read_text())
+    (comparison,) = json.loads((out / "report.json").read_text())["tasks"]
     for entry in comparison["optimizers"]:
         finals = [run["final_loss"] for run in entry["runs"]]
         mean = sum(finals) / 2
@@ -42,10 +47,19 @@ def test_compare_runs_reports_and_reuses(rode, task, tmp_path):
         assert entry["final_loss"]["sd"] == pytest.approx(abs(finals[0] - finals[1]) / 2**0.5)
         assert entry["weight_norm"]["mean"] > 0 and entry["peak_memory_bytes"]["mean"] > 1e6
     for chart in ("validation_loss", "training_loss", "weight_norm"):
-        root = ElementTree.fromstring((out / f"{chart}.svg").read_text())
+        root = ElementTree.fromstring((figures_of(out) / f"{chart}.svg").read_text())
         assert root.tag.endswith("svg")
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 5 and "src=" not in page and "href=" not in page
+
+    # The same as of any folder of runs.
+    assert rode.call("report", out, "--out", tmp_path / "again").returncode == 0
+    (again,) = json.loads((tmp_path / "again" / "report.json").read_text())["tasks"]
+    assert (
+        sorted(again["optimizers"], key=lambda entry: entry["name"], reverse=True)
+        == (comparison["optimizers"])
+    )
+    assert again["protocol"] == comparison["protocol"]
 
     log = out / "rode-seed1" / "log.jsonl"
     stamp = log.stat().st_mtime_ns
@@ -80,7 +94,7 @@ def test_compare_counts_diverged_runs(rode, task, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "2 diverged" in done.stdout
     for chart in ("validation_loss", "training_loss"):
-        svg = (tmp_path / "all" / f"{chart}.svg").read_text()
+        svg = (figures_of(tmp_path / "all") / f"{chart}.svg").read_text()
         ElementTree.fromstring(svg)
         assert svg.count(">adamw, diverged<") == 1 and ">adamw<" not in svg
         assert ">rode<" in svg and ">rode, diverged<" not in svg
@@ -97,7 +111,7 @@ def test_charts_are_png_too_where_there_is_a_converter(rode, task, tmp_path, mon
     monkeypatch.setenv("PATH", str(programs))
     done = call_here(rode, *compare_words(task, out, steps=2))
     assert done.returncode == 0, done.stderr
-    charts = sorted(out.glob("*.svg"))
+    charts = sorted(figures_of(out).glob("*.svg"))
     assert charts
     for chart in charts:
         assert chart.with_suffix(".png").read_bytes() == chart.read_bytes()
@@ -105,11 +119,12 @@ def test_charts_are_png_too_where_there_is_a_converter(rode, task, tmp_path, mon
     converter.write_text("#!/bin/sh\nexit 3\n")
     done = call_here(rode, *compare_words(task, out, steps=2))
     assert done.returncode == 0 and done.stderr.count("rsvg-convert") == 1, done.stderr
-    assert not list(out.glob("*.png")) and sorted(out.glob("*.svg")) == charts
+    assert not list(figures_of(out).glob("*.png"))
+    assert sorted(figures_of(out).glob("*.svg")) == charts
 
     converter.unlink()
     done = call_here(rode, *compare_words(task, out, steps=2))
-    assert done.returncode == 0 and not list(out.glob("*.png"))
+    assert done.returncode == 0 and not list(figures_of(out).glob("*.png"))
     assert "PNG" not in done.stderr
 
 

@@ -292,3 +292,36 @@ def test_wrong_split_and_rule(rode, tmp_path):
             *("--out", tmp_path / "o", flag, value),
         )
         assert done.returncode == USAGE and value in done.stderr
+
+
+def test_a_vocabulary_beyond_16_bits_has_the_second_layout(rode, tmp_path):
+    spell = list(spelling().values())
+    # Every pair of bytes is a merge: 65,536 of them above the bytes.
+    merges = [(a, b) for a in spell for b in spell]
+    names = [*spell, *map("".join, merges), "<|endoftext|>"]
+    vocabulary = tmp_path / "vocabulary"
+    vocabulary.mkdir()
+    encoder = {name: i for i, name in enumerate(names)}
+    (vocabulary / "encoder.json").write_text(json.dumps(encoder))
+    lines = "\n".join(f"{a} {b}" for a, b in merges)
+    (vocabulary / "vocab.bpe").write_text(f"#version: 0.2\n{lines}\n")
+    (tmp_path / "text.txt").write_text("zz")
+    words = (
+        "--input",
+        tmp_path / "text.txt",
+        "--out",
+        tmp_path / "out",
+        "--vocab",
+        vocabulary,
+    )
+    done = rode.call("data", "tokens", *words)
+    assert done.returncode == 0, done.stderr
+    data = (tmp_path / "out" / "train_000000.bin").read_bytes()
+    assert list(np.frombuffer(data, np.int32, 3)) == [20240801, 7, 2]
+    z = spelling()[ord("z")]
+    assert list(np.frombuffer(data, np.uint32, offset=END)) == [
+        len(names) - 1,
+        encoder[z + z],
+    ]
+    assert encoder[z + z] > 0 and len(names) > 65536
+    assert rode.call("data", "info", tmp_path / "out", "--scan").returncode == 0

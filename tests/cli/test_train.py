@@ -200,7 +200,7 @@ def test_a_diverged_run_says_so_and_keeps_its_checkpoint(rode, task, tmp_path):
     out = tmp_path / "run"
     # The decay makes weights grow by a factor a step: out of range only after some checkpoints.
     task.write_text(TASK.replace("checkpoint_interval = 10", "checkpoint_interval = 3"))
-    rates = ["--set", "lr=3e-3", "--set", "weight_decay=1e5"]
+    rates = ["--set", "lr=3e-3", "--set", "weight_decay=1e5", "--set", "weight_decay_rest=0"]
     done = rode.call(*train_words(task, out, *rates, optimizer="adamw"))
     assert done.returncode == FAILED
     saved = checkpoints(out)
@@ -255,7 +255,7 @@ def test_wrong_words_are_wrong_usage(rode, task, tmp_path):
     ):
         done = rode.call(*words)
         assert done.returncode == USAGE and hint in done.stderr, (words, done.stderr)
-        assert len(done.stderr) < 400
+        assert len(done.stderr) < 500
         assert not out.exists()
 
 

@@ -15,6 +15,7 @@ NUMBERS = [
     *((STEP, flag) for flag in ("--steps", "--threads", "--warmup", "--total")),
     *((BENCH, flag) for flag in ("--threads", "--repeat", "--warmup")),
     *((TRAIN, flag) for flag in ("--seed", "--steps", "--until", "--threads", "--keep")),
+    (TRAIN, "--log-interval"),
     *((COMPARE, flag) for flag in ("--seeds", "--steps", "--jobs", "--threads")),
     (TOKENS, "--shard-tokens"),
 ]
@@ -123,3 +124,28 @@ def test_a_model_beyond_the_memory_is_refused_with_both_figures(
     for word in ("parameters", "needs at least", "this machine has", "GB"):
         assert word in done.stderr, done.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimizers",),
+        ("step",),
+        ("bench", "step"),
+        ("bench", "systems"),
+        ("data", "tokens"),
+        ("data", "info"),
+        ("data", "get"),
+        ("tasks",),
+        ("train",),
+        ("compare",),
+        ("theory",),
+    ],
+    ids=" ".join,
+)
+def test_every_help_has_an_example(rode, words):
+    shown = rode.call(*words, "--help")
+    if "not in this build" in shown.stdout:
+        pytest.skip("not in this build")
+    assert shown.returncode == 0
+    assert "Example" in shown.stdout and f"rode {' '.join(words)}" in shown.stdout

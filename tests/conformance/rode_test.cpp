@@ -272,8 +272,9 @@ TEST(RodeConformance, FloorStopsTheRadiusAtItsFraction) {
 TEST(RodeConformance, ZeroMatrixIsHeldWhileItsBufferGathers) {
   Problem problem = correlated_problem(14, {9, 5}, 3);
   std::fill(problem.weight.begin(), problem.weight.end(), 0.0F);
-  const EngineRun engine = testing::run_engine(rode_with(lively()), problem);
-  const ReferenceRun oracle = testing::run_reference(rode_with(lively()), problem);
+  const Method method = rode_with(lively()).with({{"on_zero", "hold"}});
+  const EngineRun engine = testing::run_engine(method, problem);
+  const ReferenceRun oracle = testing::run_reference(method, problem);
   EXPECT_EQ(engine.weight, problem.weight);
   for (std::size_t i = 0; i < problem.weight.size(); ++i)
     EXPECT_NEAR(engine.state.at("momentum").data[i], oracle.state.at("momentum").data[i],

@@ -14,6 +14,7 @@
 #include "optim/splits.h"
 #include "rode/error.h"
 #include "rode/method.h"
+#include "rode/optim/rode.h"
 #include "rode/routing.h"
 
 namespace {
@@ -95,7 +96,7 @@ void check_routing(std::string_view pattern, std::string_view name) {
     const auto routed = route_parameters(parameters, routing);
     require(routed.size() == 2, "a parameter was lost");
     require((routed[0].treatment == rode::Treatment::frozen) == matches, "the override was lost");
-    require(!routing_table(parameters, routed).empty(), "no table");
+    require(!routing_table(parameters, routed, rode::RodeOptions{}).empty(), "no table");
   });
   succeeds([&] { rode::route_from_string(name); });
 }

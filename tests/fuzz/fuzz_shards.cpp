@@ -23,7 +23,7 @@ void check_shard(std::span<const std::byte> bytes) {
     const auto tokens = lab::parse_shard(bytes, "fuzz");
     require(lab::kShardHeaderBytes + tokens.size_bytes() == bytes.size(), "bytes are left over");
     volatile std::uint64_t sum = 0;  // keeps the loads
-    for (const std::uint16_t token : tokens) sum = sum + token;
+    for (std::size_t i = 0; i < tokens.size(); ++i) sum = sum + tokens[i];
   });
 }
 
@@ -49,12 +49,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
-  for (const std::int32_t count : {0, 1, 7, 300}) {
-    std::string shard(lab::kShardHeaderBytes, '\0');
-    const std::int32_t header[] = {lab::kShardMagic, lab::kShardVersion, count};
-    std::memcpy(shard.data(), header, sizeof header);
-    for (std::int32_t i = 0; i < 2 * count; ++i) shard += static_cast<char>(i);
-    seeds.push_back(shard);
+  for (const lab::ShardLayout& layout : {lab::kNarrowShard, lab::kWideShard}) {
+    for (const std::int32_t count : {0, 1, 7, 300}) {
+      std::string shard(lab::kShardHeaderBytes, '\0');
+      const std::int32_t header[] = {layout.magic, layout.version, count};
+      std::memcpy(shard.data(), header, sizeof header);
+      const auto bytes = static_cast<std::int32_t>(layout.width) * count;
+      for (std::int32_t i = 0; i < bytes; ++i) shard += static_cast<char>(i);
+      seeds.push_back(shard);
+    }
   }
   lab::TokenInfo info;
   info.tokenizer = "gpt2";

@@ -19,17 +19,18 @@ namespace {
 
 using fuzz::require;
 using rode::lab::Gpt2Tokenizer;
+using rode::lab::Token;
 
 constexpr std::size_t kWindow = 64;
 
 void check_texts(Gpt2Tokenizer& tokenizer, std::string_view text) {
-  std::vector<std::uint16_t> whole;
+  std::vector<Token> whole;
   tokenizer.encode(text, whole);
   require(tokenizer.decode(whole) == text, "text is not given back");
-  for (const std::uint16_t token : whole) {
+  for (const Token token : whole) {
     require(token < tokenizer.vocab_size(), "a token beyond the vocabulary");
   }
-  std::vector<std::uint16_t> parts;
+  std::vector<Token> parts;
   std::string kept;
   constexpr std::size_t kPart = 50;
   for (std::size_t at = 0; at < text.size(); at += kPart) {

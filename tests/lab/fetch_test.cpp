@@ -38,12 +38,19 @@ TEST(Sha256, DoesNotDependOnThePieces) {
 
 TEST(Manifest, OfTheBuildHoldsTheDatasets) {
   const auto datasets = builtin_manifest();
-  for (const char* name : {"cifar-100", "wikitext-103", "fineweb-sample"}) {
+  for (const char* name :
+       {"cifar-100", "wikitext-103", "fineweb", "fineweb-cache", "fineweb-sample"}) {
     ASSERT_TRUE(datasets.contains(name));
     EXPECT_FALSE(datasets.at(name).licence.empty());
   }
   EXPECT_EQ(datasets.at("cifar-100").files[0].unpack.at("cifar-100-binary/train.bin"), "train.bin");
   EXPECT_EQ(datasets.at("fineweb-sample").tokens->vocab_size, 50257);
+  EXPECT_EQ(datasets.at("fineweb-sample").files.size(), 10U);
+  // 100 M tokens each: every one of 20,000 steps of 128 sequences of 1024 has its own.
+  const auto& fineweb = datasets.at("fineweb").files;
+  EXPECT_GE(fineweb.size() * 100'000'000, 20'000U * 128 * 1024);
+  EXPECT_EQ(fineweb.front().name, "fineweb_train_000001.bin");
+  EXPECT_EQ(fineweb.back().name, "fineweb_train_000027.bin");
 }
 
 std::string message(const std::string& text) {
@@ -61,6 +68,13 @@ TEST(Manifest, RefusesMistakesAndPathsThatLeaveTheFolder) {
   EXPECT_MENTIONS(message(head + file + "unpack = [{from = \"x\", to = \"/etc/x\"}]\n"),
                   "'/etc/x'");
   EXPECT_MENTIONS(message(head + file + "sha256 = \"12\"\n"), "64 lower-case");
+  const std::string numbered = "[[a.files]]\nname = \"f_000002.bin\"\n";
+  EXPECT_EQ(message(head + numbered + "last = \"f_000003.bin\"\n"), "");
+  for (const char* last : {"f_000001.bin", "g_000003.bin", "f_00003.bin", "f_000003.txt", "x"}) {
+    EXPECT_MENTIONS(message(head + numbered + "last = \"" + last + "\"\n"),
+                    "expected the same name with a larger number");
+  }
+  EXPECT_MENTIONS(message(head + numbered + "last = \"f_000003.bin\"\nsize = 3\n"), "differ");
   EXPECT_MENTIONS(message(head + file + "sha-256 = \"12\"\n"), "did you mean 'sha256'");
 }
 

@@ -15,9 +15,9 @@
 namespace rode::lab {
 namespace {
 
-std::vector<std::uint16_t> counting(std::size_t n) {
-  std::vector<std::uint16_t> tokens(n);
-  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+std::vector<Token> counting(std::size_t n) {
+  std::vector<Token> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), Token{0});
   return tokens;
 }
 
@@ -31,7 +31,7 @@ TokenInfo bytes_info() {
 
 TEST(TokenShard, HasTheLayoutOfLlmC) {
   const Scratch scratch;
-  write_shard(scratch / "a.bin", std::vector<std::uint16_t>{7, 65535, 2});
+  write_shard(scratch / "a.bin", std::vector<Token>{7, 65535, 2});
   const std::string bytes = read_file(scratch / "a.bin");
   ASSERT_EQ(bytes.size(), 1024U + 6U);
   std::int32_t header[256];
@@ -41,8 +41,7 @@ TEST(TokenShard, HasTheLayoutOfLlmC) {
   EXPECT_EQ(header[2], 3);
   EXPECT_EQ(header[3], 0);
   const TokenShard shard(scratch / "a.bin");
-  EXPECT_EQ(std::vector<std::uint16_t>(shard.tokens().begin(), shard.tokens().end()),
-            (std::vector<std::uint16_t>{7, 65535, 2}));
+  EXPECT_EQ(shard.tokens().copy(), (std::vector<Token>{7, 65535, 2}));
 }
 
 TEST(TokenShard, RefusesAFileThatIsNotOne) {
@@ -72,15 +71,16 @@ TEST(TokenShard, RefusesAFileThatIsNotOne) {
 
 TEST(TokenFolder, CutsIntoShardsAndReadsThemBack) {
   const Scratch scratch;
-  const std::vector<std::uint16_t> tokens = counting(25);
+  const std::vector<Token> tokens = counting(25);
   TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 10, false});
   writer.append(std::span(tokens).first(7));
   writer.append(std::span(tokens).subspan(7));
   EXPECT_EQ(writer.finish().shards, 3);
   const TokenFolder folder(scratch.path(), "train");
-  std::vector<std::uint16_t> back;
+  std::vector<Token> back;
   for (const TokenShard& shard : folder.shards()) {
-    back.insert(back.end(), shard.tokens().begin(), shard.tokens().end());
+    const std::vector<Token> part = shard.tokens().copy();
+    back.insert(back.end(), part.begin(), part.end());
   }
   EXPECT_EQ(back, tokens);
   EXPECT_EQ(folder.info()->tokenizer, "bytes");
@@ -230,7 +230,7 @@ TEST(TokenFolder, RefusesADamagedDescription) {
 // Two shards of which the first has several blocks.
 void write_two_shards(const Scratch& scratch) {
   TokenFolderWriter writer(scratch.path(), bytes_info(), {"train", 200'000, false});
-  for (std::uint16_t i = 0; i < 200; ++i) writer.append(std::vector<std::uint16_t>(1250, i));
+  for (Token i = 0; i < 200; ++i) writer.append(std::vector<Token>(1250, i));
   EXPECT_TRUE(writer.finish().checksums);
 }
 

@@ -118,8 +118,8 @@ std::shared_ptr<const ShardSequences> counted(const Scratch& scratch, std::int64
     TokenInfo info;
     info.tokenizer = "bytes";
     info.vocab_size = 103;
-    std::vector<std::uint16_t> tokens(103);
-    std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+    std::vector<Token> tokens(103);
+    std::iota(tokens.begin(), tokens.end(), Token{0});
     TokenFolderWriter writer(scratch.path(), info, {"train", 10, false});
     writer.append(tokens);
     writer.finish();

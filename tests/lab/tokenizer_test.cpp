@@ -155,10 +155,10 @@ TEST(Gpt2Tokenizer, MergesInTheOrderOfTheList) {
     for (const std::string& piece : pieces(text)) {
       for (const std::string& symbol : merged_slowly(piece)) expected.push_back(symbol);
     }
-    std::vector<std::uint16_t> tokens;
+    std::vector<Token> tokens;
     tokenizer.encode(text, tokens);
     Strings symbols;
-    for (const std::uint16_t token : tokens) symbols.push_back(tokenizer.decode({&token, 1}));
+    for (const Token token : tokens) symbols.push_back(tokenizer.decode({&token, 1}));
     ASSERT_EQ(symbols, expected) << text;
   }
 }
@@ -175,7 +175,7 @@ TEST(Gpt2Tokenizer, GivesAnyBytesBack) {
       text += static_cast<char>(random.below(256));
     }
     for (Tokenizer* tokenizer : {static_cast<Tokenizer*>(&gpt2), static_cast<Tokenizer*>(&bytes)}) {
-      std::vector<std::uint16_t> tokens;
+      std::vector<Token> tokens;
       tokenizer->encode(text, tokens);
       EXPECT_EQ(tokenizer->decode(tokens), text);
     }
@@ -186,7 +186,7 @@ TEST(Gpt2Tokenizer, TakesALongPieceInItsStride) {
   const Scratch scratch;
   write_vocabulary(scratch.path());
   Gpt2Tokenizer tokenizer(scratch.path());
-  std::vector<std::uint16_t> tokens;
+  std::vector<Token> tokens;
   tokenizer.encode(std::string(1'000'001, 'a'), tokens);  // quadratic work would not end
   EXPECT_EQ(tokens.size(), 250'001U);
 }
@@ -195,7 +195,7 @@ TEST(Gpt2Tokenizer, TreatsSpecialSpellingAsText) {
   const Scratch scratch;
   write_vocabulary(scratch.path());
   Gpt2Tokenizer tokenizer(scratch.path());
-  std::vector<std::uint16_t> tokens;
+  std::vector<Token> tokens;
   tokenizer.encode("<|endoftext|>", tokens);
   EXPECT_EQ(std::count(tokens.begin(), tokens.end(), tokenizer.end_of_text()), 0);
 }
@@ -265,9 +265,9 @@ TEST(Gpt2Tokenizer, KnowsTheFilesOfGpt2) {
 }
 
 // In parts of random sizes, as the document encoder gives them.
-std::vector<std::uint16_t> in_parts(Tokenizer& tokenizer, std::string_view text, Random& random,
-                                    std::uint64_t longest, std::size_t& most_kept) {
-  std::vector<std::uint16_t> tokens;
+std::vector<Token> in_parts(Tokenizer& tokenizer, std::string_view text, Random& random,
+                            std::uint64_t longest, std::size_t& most_kept) {
+  std::vector<Token> tokens;
   std::string kept;
   while (!text.empty()) {
     const std::size_t size = std::min<std::size_t>(1 + random.below(longest), text.size());
@@ -300,7 +300,7 @@ TEST(Gpt2Tokenizer, GivesTheSameTokensForTextInParts) {
     for (std::uint64_t i = random.below(900); i > 0; --i) {
       text += alphabet[random.below(alphabet.size())];
     }
-    std::vector<std::uint16_t> whole;
+    std::vector<Token> whole;
     tokenizer.encode(text, whole);
     std::size_t most_kept = 0;
     const std::uint64_t longest = random.below(2) == 0 ? 3 : 100;

@@ -282,7 +282,7 @@ TEST(Training, ADivergedRunStopsAndKeepsItsLastGoodCheckpoint) {
   for (const std::int64_t interval : {1, 5}) {
     TrainOptions options =
         options_for(small_task(), "adamw", scratch / std::to_string(interval).c_str());
-    options.settings = {{"lr", "3e-3"}, {"weight_decay", "1e5"}};
+    options.settings = {{"lr", "3e-3"}, {"weight_decay", "1e5"}, {"weight_decay_rest", "0"}};
     options.read_interval = interval;
     const std::string error = error_of([&] { Trainer(options).run(); });
     EXPECT_MENTIONS(error, "lower the rates");
@@ -343,7 +343,7 @@ TEST(Training, ATooSmallVocabularyOrAMissingShardIsNamedBeforeAnythingIsWritten)
   std::filesystem::create_directories(scratch / "text");
   for (const char* split : {"train", "valid"}) {
     TokenFolderWriter writer(scratch / "text", {"bytes", 257, 256, {}}, {.split = split});
-    writer.append(std::vector<std::uint16_t>(500, 3));
+    writer.append(std::vector<Token>(500, 3));
     writer.finish();
   }
   EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "257");

@@ -35,7 +35,7 @@ LAB = {
     "fetch": {"base", "text"},
     "models": {"base", "task"},
     "run": {"base", "stream", "task"},
-    "report": {"base", "run"},
+    "report": {"base", "run", "task"},
     "theory": {"base", "run"},
     "train": {"base", "stream", "task", "models", "run"},
 }

@@ -17,7 +17,13 @@ TEST(Routing, GoesByTheTypesOfModules) {
             (Names{"gate", "tokens.weight", "mix.weight", "head.weight"}));
   const nn::Sequential pictures(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::Linear(4, 2));
   EXPECT_EQ(route_module(*pictures, Route::vision).matrices.names, (Names{"0.weight", "2.weight"}));
-  EXPECT_EQ(route_module(*pictures).matrices.names, Names{"2.weight"});
+  EXPECT_EQ(route_module(*pictures, Route::language).matrices.names, Names{"2.weight"});
+  EXPECT_GT(route_module(*pictures, Route::language).rest_share, 0.5);
+  const RoutedModule by_itself = route_module(*pictures);
+  EXPECT_EQ(by_itself.matrices.names, (Names{"0.weight", "2.weight"}));
+  EXPECT_EQ(by_itself.choice.route, Route::vision);
+  EXPECT_EQ(by_itself.choice.reason, "it has convolutions and no embedding");
+  EXPECT_LT(by_itself.rest_share, 0.5);
 }
 
 // The usual way to tie in LibTorch: another module registers the embedding's tensor.

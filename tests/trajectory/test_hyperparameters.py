@@ -19,13 +19,19 @@ def vectors():
 
 
 REST_ADAMW = [
+    ("lr", 5e-3, {}, vectors),  # lr_rest is scaled with it
     ("lr_rest", 1e-2, {}, vectors),
     ("weight_decay_rest", 0.5, {}, vectors),
     ("betas_rest", (0.5, 0.95), {}, vectors),
     ("betas_rest", (0.9, 0.6), {}, vectors),
     ("eps_rest", 1e-2, {}, vectors),
 ]
-REST_SAME_RULE = [("lr_rest", 1.3e-2, {}, vectors), ("weight_decay_rest", 0.5, {}, vectors)]
+REST_SAME_RULE = [
+    ("lr", 5e-3, {}, vectors),  # lr_rest is lr
+    ("lr_rest", 1.3e-2, {}, vectors),
+    ("weight_decay", 0.5, {}, vectors),  # and weight_decay_rest weight_decay
+    ("weight_decay_rest", 0.5, {}, vectors),
+]
 NEWTON_SCHULZ = [("ns_steps", 3, {}, matrices), ("ns_steps", 8, {}, matrices)]
 
 
@@ -47,6 +53,12 @@ def big_rotation():
     return matrices(2)
 
 
+def from_zero():
+    p = matrices()
+    p.weight[:] = 0
+    return p
+
+
 def disturbed():
     return aligned((48, 16), 2)
 
@@ -58,7 +70,8 @@ RODE = [
     ("momentum", 0.5, {}, matrices),
     ("floor", 0.5, {"lr_rho": 1.0}, pushed_inwards),
     ("floor", 0.99, {"lr_rho": 1.0, "radius": "adaptive"}, pushed_inwards),
-    ("eps", 100.0, {}, matrices),  # above the norm: held
+    ("eps", 100.0, {"on_zero": "hold"}, matrices),  # above the norm: held
+    ("on_zero", "hold", {}, from_zero),  # stays there
     ("eps", 0.4, {"snr": True}, matrices),
     ("eps", 0.3, {"radius": "adaptive"}, matrices),
     ("eps_ns", 1e3, {}, matrices),  # above the momentum's norm: no direction
@@ -124,6 +137,7 @@ CASES = {
         ("lr", 1e-2, {}, matrices),
         ("lr_rho", 5e-2, {}, matrices),
         ("snr", False, {}, matrices),
+        ("snr", False, {}, vectors),  # other default rates, to which lr is compared
         ("lr_rest", 1e-2, {}, vectors),
     ],
     "rode-fixed": [
@@ -136,6 +150,7 @@ CASES = {
     "muon-rms": [
         ("lr", 2e-2, {}, matrices),
         ("scale", "original", {}, matrices),
+        ("scale", "original", {}, vectors),
         ("weight_decay", 0.3, {}, matrices),
         ("lr_rest", 1e-2, {}, vectors),
     ],
@@ -192,7 +207,6 @@ CASES = {
     ],
     "adafactor": [
         ("lr", 5e-3, {}, matrices),
-        ("lr", 5e-3, {}, vectors),  # lr_rest follows it
         ("weight_decay", 0.5, {}, matrices),
         ("eps", 1e-3, {}, matrices),
         ("eps", 1e-3, {}, vectors),
@@ -202,7 +216,6 @@ CASES = {
     ],
     "lion": [
         ("lr", 1e-3, {}, matrices),
-        ("lr", 1e-3, {}, vectors),  # lr_rest follows it
         ("weight_decay", 30.0, {}, matrices),
         ("betas", (0.2, 0.99), {}, matrices),
         ("betas", (0.9, 0.5), {}, matrices),

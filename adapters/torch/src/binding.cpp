@@ -31,6 +31,16 @@ std::string keys_of(const ParamState& state) {
   return out;
 }
 
+// What the state of a matrix tells of its start: the moments of the rest's rule are there where it
+// was zero (RodeOptions::on_zero).
+std::optional<bool> began_at_zero(const ParamStates& states, const at::Tensor& parameter) {
+  const auto found = states.find(parameter.unsafeGetTensorImpl());
+  if (found == states.end()) return std::nullopt;
+  const auto* state = dynamic_cast<const ParamState*>(found->second.get());
+  if (state == nullptr || state->tensors.empty()) return std::nullopt;
+  return state->tensors.contains("exp_avg");
+}
+
 Parameter view(const std::string& name, const at::Tensor& value, Layout layout) {
   Parameter p;
   p.name = name;
@@ -192,7 +202,7 @@ class EngineOptimizer::Binding::States {
 EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
                                   const std::vector<const GroupOptions*>& options,
                                   ParamStates& states, std::int64_t steps_done,
-                                  OnBadGradient on_non_finite) {
+                                  const BindingOptions& engine_options) {
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<at::Tensor>& params = groups[g].params();
     const std::vector<std::string>& given = options[g]->names;
@@ -222,6 +232,7 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
         {}, method, {group_route(own.rule, own.route, method), {}}, own.coupling()};
     for (std::size_t i = 0; i < sizes_[g]; ++i, ++index) {
       group.parameters.push_back(view(names[index], values[index], own.layout));
+      group.parameters.back().zero_start = began_at_zero(states, slots_[index].parameter);
     }
     for (PlannedState& entry : planned_state(group.parameters, group.method, group.routing)) {
       planned.push_back(std::move(entry));
@@ -238,7 +249,8 @@ EngineOptimizer::Binding::Binding(const std::vector<::torch::optim::OptimizerPar
     engine.stream = stream_;
   }
   engine.threads = at::get_num_threads();
-  engine.on_non_finite = on_non_finite;
+  engine.on_non_finite = engine_options.on_non_finite;
+  engine.batched = engine_options.batched;
   engine.on_missing = OnBadGradient::skip;  // as torch.optim does
   engine.state_memory = [&memory](std::string_view parameter, std::string_view key,
                                   const Shape& shape, DType dtype) {

@@ -14,13 +14,19 @@ namespace rode::torch {
 
 using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<::torch::optim::OptimizerParamState>>;
 
+// What an optimizer asks of its engine besides the groups' options.
+struct BindingOptions {
+  OnBadGradient on_non_finite = OnBadGradient::refuse;
+  bool batched = true;
+};
+
 class EngineOptimizer::Binding {
  public:
   // Takes state tensors from `states`, and adds those that are missing. `options`: one per group.
   // Throws, and then `states` is as it was.
   Binding(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
           const std::vector<const GroupOptions*>& options, ParamStates& states,
-          std::int64_t steps_done, OnBadGradient on_non_finite);
+          std::int64_t steps_done, const BindingOptions& engine_options);
 
   // Binds the weights as they lie now. False: parameters or state differ from those at the start.
   bool follow(const std::vector<::torch::optim::OptimizerParamGroup>& groups,

@@ -156,6 +156,12 @@ void EngineOptimizer::set_on_non_finite(OnBadGradient policy) {
   on_non_finite_ = policy;
 }
 
+void EngineOptimizer::set_batched(bool batched) {
+  if (batched == batched_) return;
+  drop();
+  batched_ = batched;
+}
+
 void EngineOptimizer::bind() {
   std::vector<const GroupOptions*> options;
   for (std::size_t g = 0; g < param_groups_.size(); ++g) options.push_back(&adopted(g));
@@ -168,7 +174,8 @@ void EngineOptimizer::bind() {
     return;
   }
   drop();
-  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_, on_non_finite_);
+  binding_ = std::make_unique<Binding>(param_groups_, options, state_, steps_,
+                                       BindingOptions{on_non_finite_, batched_});
 }
 
 at::Tensor EngineOptimizer::step(LossClosure closure) { return step(1.0, closure); }
@@ -225,8 +232,7 @@ void EngineOptimizer::save(OutputArchive& archive) const {
   std::vector<std::map<std::string, std::string>> values;
   for (const OptimizerParamGroup& group : param_groups_) {
     views.push_back(&options_of(group));
-    std::map<std::string, std::string>& texts = values.emplace_back();
-    for (const OptionInfo& info : views.back()->method().options()) texts[info.key] = info.value;
+    values.push_back(given_options(views.back()->method()));
   }
   archive.write("checksum",
                 c10::IValue(archive_checksum(steps_done(), param_groups_, views, values, state_)));
@@ -303,7 +309,8 @@ void EngineOptimizer::load(InputArchive& archive) {
   std::vector<const GroupOptions*> views;
   for (const auto& own : options) views.push_back(dynamic_cast<const GroupOptions*>(own.get()));
   verify(archive, archive_checksum(steps, param_groups_, views, values, states));
-  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps, on_non_finite_);
+  auto binding = std::make_unique<Binding>(param_groups_, views, states, steps,
+                                           BindingOptions{on_non_finite_, batched_});
   drop();
   binding_ = std::move(binding);
   state_ = std::move(states);

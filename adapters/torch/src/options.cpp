@@ -15,7 +15,7 @@ using Names = c10::List<std::string>;
 
 // Enumerators in order, so that their number is what an archive holds.
 constexpr std::int64_t kLastRule = static_cast<std::int64_t>(GroupRule::rest);
-constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::everything);
+constexpr std::int64_t kLastRoute = static_cast<std::int64_t>(Route::lora);
 constexpr std::int64_t kLastLayout = static_cast<std::int64_t>(Layout::in_out);
 
 c10::IValue read(::torch::serialize::InputArchive& archive, const std::string& key) {
@@ -62,12 +62,15 @@ GroupSettings read_settings(::torch::serialize::InputArchive& archive) {
   return settings;
 }
 
-double number(const std::optional<double>& value, double otherwise) {
-  return value.value_or(otherwise);
-}
-double number(double value, double) { return value; }
-
 }  // namespace
+
+std::map<std::string, std::string> given_options(const Method& method) {
+  std::map<std::string, std::string> out;
+  for (const OptionInfo& info : method.options()) {
+    if (info.set) out[info.key] = info.value;
+  }
+  return out;
+}
 
 // The scheduler of a group of the rest moves lr_rest itself.
 RateCoupling GroupOptions::coupling() const {
@@ -77,7 +80,7 @@ RateCoupling GroupOptions::coupling() const {
 
 template <class E>
 double Options<E>::get_lr() const {
-  return rule == GroupRule::rest ? number(this->lr_rest, this->lr) : this->lr;
+  return rule == GroupRule::rest ? method().number("lr_rest").value_or(this->lr) : this->lr;
 }
 
 template <class E>
@@ -93,8 +96,8 @@ template <class E>
 void Options<E>::serialize(::torch::serialize::OutputArchive& archive) const {
   Texts texts;
   const Method now = method();
-  for (const OptionInfo& info : now.options()) texts.insert(info.key, info.value);
-  archive.write("optimizer", c10::IValue(std::string(now.name())));
+  for (const auto& [key, value] : given_options(now)) texts.insert(key, value);
+  archive.write("optimizer", c10::IValue(std::string(now.family())));
   archive.write("values", c10::IValue(texts));
   write_settings(archive, *this);
 }

@@ -2,10 +2,13 @@
 // Tells the engine what a model's modules are, and lets it route.
 #include "rode/torch/routing.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
@@ -35,10 +38,19 @@ bool is_projection(const nn::Module& module) {
          module.as<nn::LSTMCellImpl>() != nullptr || module.as<nn::GRUCellImpl>() != nullptr;
 }
 
+bool is_convolution(const nn::Module& module) {
+  return module.as<nn::Conv1dImpl>() != nullptr || module.as<nn::Conv2dImpl>() != nullptr ||
+         module.as<nn::Conv3dImpl>() != nullptr ||
+         module.as<nn::ConvTranspose1dImpl>() != nullptr ||
+         module.as<nn::ConvTranspose2dImpl>() != nullptr ||
+         module.as<nn::ConvTranspose3dImpl>() != nullptr;
+}
+
 ModuleInfo describe(const nn::Module& module) {
   if (const std::int64_t entries = embedding_entries(module); entries > 0) {
     return {.role = Role::embedding, .width = entries};
   }
+  if (is_convolution(module)) return {.role = Role::other, .convolution = true};
   if (!is_projection(module)) return {};
   const auto* linear = module.as<nn::LinearImpl>();
   return {.role = Role::other, .width = linear == nullptr ? 0 : linear->options.out_features()};
@@ -65,6 +77,16 @@ struct Model {
   }
 };
 
+// Whether a parameter belongs to an embedding or to the head, or was routed by an override.
+bool is_aside(const Model& model, std::size_t index, const Decision& decision) {
+  const auto& places = model.parameters[index].places;
+  return decision.reason == "head" || decision.reason.starts_with("named ") ||
+         decision.reason.starts_with("override ") ||
+         std::any_of(places.begin(), places.end(), [&](const ModelParameter::Place& place) {
+           return model.modules[place.module].role == Role::embedding;
+         });
+}
+
 }  // namespace
 
 RoutedModule route_module(const nn::Module& module, Route route,
@@ -80,9 +102,15 @@ RoutedModule route_module(const nn::Module& module, Route route,
   const std::vector<Decision> routed =
       route_model(model.modules, model.parameters, {route, overrides});
   RoutedModule out;
+  out.choice = choose_route(model.modules, model.parameters, route);
+  double matrices = 0, others = 0;
   for (std::size_t i = 0; i < routed.size(); ++i) {
     const Treatment treatment = routed[i].treatment;
     if (treatment == Treatment::frozen || !model.tensors[i].requires_grad()) continue;
+    if (!is_aside(model, i, routed[i])) {
+      (treatment == Treatment::matrix ? matrices : others) +=
+          static_cast<double>(model.tensors[i].numel());
+    }
     NamedParameters& group = treatment == Treatment::matrix ? out.matrices : out.rest;
     group.names.push_back(names[i]);
     group.tensors.push_back(model.tensors[i]);
@@ -93,7 +121,16 @@ RoutedModule route_module(const nn::Module& module, Route route,
                     "' has no parameter to step; expected one with requires_grad that no "
                     "override freezes");
   }
+  if (others > 0) out.rest_share = others / (matrices + others);
   return out;
+}
+
+void warn_of_rest(const RoutedModule& routed, const Method& method) {
+  if (routed.rest_share <= 0.5 || !method.leaves_rest_to_adamw()) return;
+  TORCH_WARN("[routing] ", static_cast<int>(100 * routed.rest_share),
+             " % of the parameters outside of embeddings and head are left to AdamW (route ",
+             std::string(to_string(routed.choice.route)),
+             "); choose another route or set overrides; engine().routing_table() shows them");
 }
 
 }  // namespace rode::torch

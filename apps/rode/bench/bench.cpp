@@ -255,6 +255,7 @@ void add_bench_command(CLI::App& app) {
       ->capture_default_str();
   add_products_option(*command, a->products);
   command->add_flag("--json", a->json, "Print JSON");
+  command->footer("Example: rode bench step --shapes qwen2-114m --optimizer rode");
   command->callback([a, shapes, optimizer, peers] {
     for (const CLI::Option* option : {shapes, optimizer}) {
       if (!a->table && option->count() == 0) throw CLI::RequiredError(option->get_name());
@@ -262,6 +263,7 @@ void add_bench_command(CLI::App& app) {
     a->with_peers = peers->count() > 0;
     run(*a);
   });
+  add_bench_systems_command(*bench);
 }
 
 }  // namespace rode::cli

@@ -5,7 +5,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -15,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "python/python.h"
 #include "rode/error.h"
 
 namespace rode::cli {
@@ -67,17 +67,11 @@ std::string receive(int descriptor) {
 }
 
 std::vector<std::string> command_line(const PeerRequest& request) {
-  const char* python = std::getenv("RODE_PYTHON");
-  std::vector<std::string> words = {python != nullptr && *python != '\0' ? python : "python3",
-                                    request.script,
-                                    "--shapes-json",
-                                    "-",
-                                    "--threads",
-                                    std::to_string(request.threads),
-                                    "--repeat",
-                                    std::to_string(request.repeat),
-                                    "--warmup",
-                                    std::to_string(request.warmup)};
+  std::vector<std::string> words = {python_program(), request.script,
+                                    "--shapes-json",  "-",
+                                    "--threads",      std::to_string(request.threads),
+                                    "--repeat",       std::to_string(request.repeat),
+                                    "--warmup",       std::to_string(request.warmup)};
   if (!request.only.empty()) words.insert(words.end(), {"--only", request.only});
   words.insert(words.end(), request.more.begin(), request.more.end());
   return words;

@@ -38,8 +38,9 @@ SplitReport report_on(const std::string& folder, const std::string& split, bool 
   if (!scan) return report;
   for (const lab::TokenShard& shard : opened.shards()) {
     shard.check(0, shard.tokens().size());
-    for (const std::uint16_t token : shard.tokens()) {
-      report.largest = std::max<std::int64_t>(report.largest, token);
+    const lab::ShardTokens& tokens = shard.tokens();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      report.largest = std::max<std::int64_t>(report.largest, tokens[i]);
     }
   }
   const auto& info = opened.info();
@@ -102,6 +103,7 @@ void add_info_command(CLI::App& data) {
   command->add_flag("--scan", arguments->scan,
                     "Also read and check every token, with its checksum");
   command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer("Example: rode data info data/wiki_en --scan");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }
 

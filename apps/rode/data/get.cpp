@@ -143,6 +143,7 @@ void add_data_get_command(CLI::App& data) {
   command->add_option("--manifest", arguments->manifest,
                       "File of datasets, instead of the built-in ones");
   command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer("Examples:\n  rode data get\n  rode data get cifar-100 --out data/cifar-100");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }
 

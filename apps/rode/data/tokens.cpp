@@ -54,8 +54,8 @@ void run(const TokensArguments& arguments) {
   lab::TokenFolderWriter writer(arguments.out, info,
                                 {arguments.split, arguments.shard_tokens, arguments.overwrite});
 
-  lab::DocumentEncoder encoder(
-      *tokenizer, [&](std::span<const std::uint16_t> tokens) { writer.append(tokens); });
+  lab::DocumentEncoder encoder(*tokenizer,
+                               [&](std::span<const lab::Token> tokens) { writer.append(tokens); });
   lab::DocumentSplitter splitter(
       rule, [&](std::string_view text, bool begins) { encoder.push(text, begins); });
   for (const std::string& input : arguments.inputs) {
@@ -94,7 +94,7 @@ void add_data_tokens_command(CLI::App& data) {
   const auto arguments = std::make_shared<TokensArguments>();
   CLI::App* command = data.add_subcommand(
       "tokens",
-      "Make token shards (llm.c's layout) from text, one end of text before each document");
+      "Make token shards (llm.c's layouts) from text, one end of text before each document");
   command->add_option("--input", arguments->inputs, "Text files, .xz, .gz, .zst and .bz2 too")
       ->required();
   command->add_option("--tokenizer", arguments->tokenizer, "gpt2 or bytes")->capture_default_str();
@@ -111,6 +111,9 @@ void add_data_tokens_command(CLI::App& data) {
       ->check(whole_number(1, lab::kMaxShardTokens));
   command->add_flag("--overwrite", arguments->overwrite, "Replace the split's shards");
   command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer(
+      "Example: rode data tokens --input train.txt --documents heading --vocab VOCAB --out "
+      "data/text");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }
 

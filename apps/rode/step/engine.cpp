@@ -83,7 +83,7 @@ void require_gradients(const StepInput& input, const std::vector<RoutedParameter
 
 StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish) {
   if (plan.engine.on_missing == OnBadGradient::refuse) {
-    require_gradients(input, route_parameters(input.parameters(), plan.routing), plan.steps);
+    require_gradients(input, input.routed(plan.method, plan.routing), plan.steps);
   }
   StepMemory memory(input, plan.engine.device);
   Optimizer optimizer(memory.parameters(), plan.method, plan.routing, plan.engine);

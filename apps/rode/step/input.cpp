@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
 
 #include "core/nearest.h"
+#include "optim/zero_start.h"
 #include "rode/error.h"
-#include "rode/routing.h"
+#include "rules/rounding.h"
 
 namespace rode::cli {
 namespace {
@@ -19,6 +21,17 @@ constexpr std::string_view kOperation = "step";
 
 // So far from overflow that no number of further steps reaches it.
 constexpr std::int64_t kMostStepsBefore = std::int64_t{1} << 62;
+
+double norm_of(const TensorView& values) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    const double x = values.dtype == DType::f32
+                         ? static_cast<const float*>(values.data)[i]
+                         : rules::bf16_to_float(static_cast<const std::uint16_t*>(values.data)[i]);
+    sum += x * x;
+  }
+  return std::sqrt(sum);
+}
 
 bool steppable(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
@@ -48,6 +61,7 @@ StepInput::StepInput(const std::filesystem::path& path)
       refuse_name(tensor, "is not a name of this format");
     }
   }
+  for (Parameter& p : parameters_) p.zero_start = zero_start_in(file_, p.name);
   read_metadata();
 }
 
@@ -184,6 +198,16 @@ ConstTensorView StepInput::gradient(std::size_t parameter, std::int64_t k) const
   if (gradients.every.data != nullptr) return gradients.every;
   const auto at = gradients.by_step.find(k);
   return at != gradients.by_step.end() ? at->second : parameters_[parameter].grad;
+}
+
+std::vector<RoutedParameter> StepInput::routed(const Method& method, const Routing& routing) const {
+  std::vector<Parameter> known = parameters_;
+  if (const std::optional<double> most = method.rule()->zero_norm()) {
+    for (Parameter& p : known) {
+      if (!p.zero_start && p.value.numel() > 0) p.zero_start = norm_of(p.value) <= *most;
+    }
+  }
+  return planned_routing(*method.rule(), known, routing);
 }
 
 void StepInput::check_state_names(const std::vector<std::string>& expected) const {

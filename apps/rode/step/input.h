@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "rode/method.h"
 #include "rode/parameter.h"
+#include "rode/routing.h"
 #include "rode/safetensors.h"
 #include "support.h"
 
@@ -30,6 +32,9 @@ class StepInput {
 
   // The gradient of step k = 0, 1, ...; null data where the file has none.
   ConstTensorView gradient(std::size_t parameter, std::int64_t k) const;
+
+  // Which rule steps each parameter: by the routing, and by whether it began at zero.
+  std::vector<RoutedParameter> routed(const Method& method, const Routing& routing) const;
 
   // Every "state.<parameter>.<key>" of the file must be one of `expected`.
   void check_state_names(const std::vector<std::string>& expected) const;

@@ -84,14 +84,14 @@ bool finite(const reference::Tensor& tensor) {
 void refuse_narrow_options(const StepInput& input, const StepPlan& plan) {
   const bool bf16 = std::ranges::any_of(
       input.parameters(), [](const Parameter& p) { return p.value.dtype == DType::bf16; });
-  const auto refuse = [&](const char* key, std::initializer_list<std::string_view> narrow) {
+  const auto refuse = [&](std::string_view key, std::initializer_list<std::string_view> narrow) {
     const std::string value = option_value(plan.method, key);
     if (std::ranges::find(narrow, value) == narrow.end()) return;
     throw Error(
         ErrorKind::unsupported, "reference",
         fmt::format("option '{}' is '{}'; the double-precision reference does not support it; "
-                    "leave it out or use --backend cpu",
-                    key, value));
+                    "set {}={} or use --backend cpu",
+                    key, value, key, key.ends_with("rounding") ? "nearest" : "fp32"));
   };
   refuse("state_dtype", {"bf16"});
   if (option_value(plan.method, "state_dtype") == "int8") refuse("state_rounding", {"stochastic"});
@@ -291,7 +291,7 @@ StepReport step_with_reference(const StepInput& input, const StepPlan& plan, con
   refuse_narrow_options(input, plan);
   reference::Settings settings;
   for (const OptionInfo& option : plan.method.options()) settings[option.key] = option.value;
-  const std::vector<RoutedParameter> routed = route_parameters(input.parameters(), plan.routing);
+  const std::vector<RoutedParameter> routed = input.routed(plan.method, plan.routing);
   if (plan.engine.on_missing == OnBadGradient::refuse) {
     require_gradients(input, routed, plan.steps);
   }

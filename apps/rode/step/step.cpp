@@ -115,12 +115,12 @@ void print_json(const StepArguments& arguments, const StepReport& report, std::i
 }
 
 // The table with every name fit for a terminal.
-std::string shown_routing(const std::vector<Parameter>& parameters, const Routing& routing) {
-  std::vector<RoutedParameter> routed = route_parameters(parameters, routing);
-  std::vector<Parameter> named = parameters;
+std::string shown_routing(const StepInput& input, const Routing& routing, const Method& method) {
+  std::vector<RoutedParameter> routed = input.routed(method, routing);
+  std::vector<Parameter> named = input.parameters();
   for (Parameter& parameter : named) parameter.name = on_terminal(parameter.name);
   for (RoutedParameter& entry : routed) entry.reason = on_terminal(entry.reason);
-  return routing_table(named, routed);
+  return routing_table(named, routed, method);
 }
 
 void note_skipped(const StepReport& report, std::int64_t steps) {
@@ -138,7 +138,7 @@ void run(const StepArguments& arguments) {
   if (arguments.show_routing) {
     // Standard output is for the JSON where that was requested.
     fmt::print(arguments.json ? stderr : stdout, "{}\n",
-               shown_routing(input.parameters(), plan.routing));
+               shown_routing(input, plan.routing, plan.method));
   }
   check_input(input, plan.routing);
   const auto finish = [&](const StepOutput& output) {
@@ -177,7 +177,7 @@ void add_step_command(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--route", a->route,
-                   "language, vision, all_matrices, matrix, rest or everything")
+                   "auto, language, vision, all_matrices, lora, matrix, rest or everything")
       ->capture_default_str();
   command
       ->add_option(
@@ -205,6 +205,8 @@ void add_step_command(CLI::App& app) {
   add_products_option(*command, a->products);
   command->add_flag("--show-routing", a->show_routing, "Print how each parameter is updated");
   command->add_flag("--json", a->json, "Print norms of the last step as JSON");
+  command->footer(
+      "Example: rode step --optimizer rode --set lr=1e-3 --in in.safetensors --out o.safetensors");
   command->callback([a] { run(*a); });
 }
 

@@ -18,11 +18,13 @@
 
 #include "commands.h"
 #include "core/cores.h"
-#include "lab/report/html_report.h"
+#include "lab/report/report.h"
 #include "lab/run/batches.h"
 #include "lab/run/interrupt.h"
 #include "lab/run/plan.h"
+#include "lab/run/progress.h"
 #include "lab/task/sources.h"
+#include "report/report.h"
 #include "support.h"
 #include "train/child_process.h"
 #include "validators.h"
@@ -32,6 +34,7 @@ namespace {
 
 struct CompareArguments {
   std::string task;
+  std::string scale;
   std::vector<std::string> optimizers;
   std::int64_t seeds = 3;
   std::vector<std::string> settings;
@@ -88,11 +91,12 @@ std::map<std::string, Settings> settings_of(const CompareArguments& arguments) {
 std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesystem::path& folder) {
   lab::TrainOptions options;
   std::map<std::string, Settings> settings = settings_of(arguments);
-  options.task = lab::with_settings(lab::load_task(arguments.task), settings[""]);
   options.steps = arguments.steps;
   options.warmup = arguments.warmup;
   options.data_folder =
       arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+  options.task = lab::with_vocabulary_of_data(
+      lab::load_task(arguments.task, arguments.scale, settings[""]), options.data_folder);
   std::vector<Job> jobs;
   std::set<std::string> seen;
   for (const std::string& name : arguments.optimizers) {
@@ -140,6 +144,7 @@ std::vector<std::string> command_of(const Job& job, const CompareArguments& argu
                                     arguments.device,
                                     "--json",
                                     arguments.overwrite ? "--overwrite" : "--resume"};
+  if (!arguments.scale.empty()) words.insert(words.end(), {"--scale", arguments.scale});
   if (arguments.steps > 0)
     words.insert(words.end(), {"--steps", fmt::format("{}", arguments.steps)});
   if (arguments.warmup)
@@ -207,12 +212,21 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   std::vector<Running>& running = all.list;
   std::size_t next = 0;
   std::size_t done = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  // "; about 2:03 left of all": at the pace of the runs that are done.
+  const auto time_left = [&]() -> std::string {
+    if (done == 0 || done == jobs.size()) return {};
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    const double each = spent.count() / static_cast<double>(done);
+    return fmt::format("; about {} left of all",
+                       lab::clock_text(each * static_cast<double>(jobs.size() - done)));
+  };
   while (next < jobs.size() || !running.empty()) {
     while (next < jobs.size() && running.size() < static_cast<std::size_t>(arguments.jobs) &&
            !lab::InterruptGuard::requested()) {
       Job& job = jobs[next++];
       if (!arguments.quiet && arguments.jobs == 1) {
-        fmt::print(stderr, "[{}/{}] {}\n", next, jobs.size(), job.label());
+        fmt::print(stderr, "[{}/{}] {}{}\n", next, jobs.size(), job.label(), time_left());
       }
       running.push_back(
           {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
@@ -232,7 +246,8 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
       require_result(*job, *status, arguments.overwrite);
       ++done;
       if (!arguments.quiet && arguments.jobs > 1) {
-        fmt::print(stderr, "[{}/{}] {}: {}\n", done, jobs.size(), job->label(), outcome_of(*job));
+        fmt::print(stderr, "[{}/{}] {}: {}{}\n", done, jobs.size(), job->label(), outcome_of(*job),
+                   time_left());
       }
     }
     if (stop && running.empty()) {
@@ -245,32 +260,12 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
 
 void tell(const std::string& text) { fmt::print(stderr, "rode: note: {}\n", on_terminal(text)); }
 
-// What was really run, whatever the title says.
-std::string protocol_of(const std::vector<Job>& jobs) {
-  const lab::TrainOptions& options = jobs.front().options;
-  const lab::BatchSource data(options.task, options.seed, options.data_folder);
-  const lab::RunPlan plan =
-      lab::plan_run(options.task, data.epoch_samples(), options.steps, options.warmup);
-  const std::uint64_t seeds = jobs.back().options.seed;
-  return fmt::format("{}; {}", lab::describe_plan(options.task, plan),
-                     seeds == 1 ? std::string("seed 1") : fmt::format("seeds 1 to {}", seeds));
-}
-
-lab::Comparison gather(const std::vector<Job>& jobs) {
-  lab::Comparison comparison;
+// As `rode report` of these runs alone, in this order: the folder may have others.
+lab::Report report_on(const std::vector<Job>& jobs) {
+  lab::FoundRuns found;
+  for (const Job& job : jobs) found.runs.push_back(lab::read_run(job.options.out, tell));
   const lab::Task& task = jobs.front().options.task;
-  comparison.task = task.name;
-  comparison.title = task.title;
-  comparison.language = task.is_language();
-  comparison.protocol = protocol_of(jobs);
-  for (const Job& job : jobs) {
-    if (comparison.optimizers.empty() ||
-        comparison.optimizers.back().name != job.options.optimizer) {
-      comparison.optimizers.push_back({job.options.optimizer, {}});
-    }
-    comparison.optimizers.back().runs.push_back(lab::read_run(job.options.out, tell));
-  }
-  return comparison;
+  return lab::make_report(std::move(found), {.base = {}, .titles = {{task.name, task.title}}});
 }
 
 void run_compare(const CompareArguments& arguments) {
@@ -279,7 +274,8 @@ void run_compare(const CompareArguments& arguments) {
   std::filesystem::path folder;
   arguments_as_usage([&] {
     folder = arguments.out.empty()
-                 ? std::filesystem::path("runs") / lab::load_task(arguments.task).name
+                 ? std::filesystem::path("runs") /
+                       lab::run_name(lab::load_task(arguments.task, arguments.scale, {}))
                  : std::filesystem::path(arguments.out);
     jobs = jobs_of(arguments, folder);
     for (const Job& job : jobs) {
@@ -300,17 +296,13 @@ void run_compare(const CompareArguments& arguments) {
     if (!note.empty() && told.insert(o.optimizer).second) tell(note);
   }
   run_jobs(needed, arguments);
-  const lab::Comparison comparison = gather(jobs);
-  lab::write_report(comparison, folder, tell);
+  const lab::Report report = report_on(jobs);
+  lab::write_report(report, folder, lab::kFormats, tell);
   if (arguments.json) {
-    fmt::print("{}\n", lab::to_json(comparison).dump(2));
+    fmt::print("{}\n", lab::to_json(report.comparisons.front()).dump(2));
     return;
   }
-  fmt::print("{}\n{}\n{}\n", comparison.title, comparison.protocol,
-             format_table(lab::summary_table(comparison)));
-  if (const auto lowest = comparison.lowest_possible_loss()) {
-    fmt::print("No model can have an expected loss below {:.4f}.\n", *lowest);
-  }
+  print_report(report);
   fmt::print("Report: {}\n", (folder / "report.html").string());
 }
 
@@ -322,6 +314,8 @@ void add_compare_command(CLI::App& app) {
       app.add_subcommand("compare", "Train a task with several optimizers and seeds, and report");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
+  command->add_option("--scale", arguments->scale,
+                      "a smaller form of the task, as its file has it: tiny, small, ...");
   command
       ->add_option(
           "--optimizers", arguments->optimizers,

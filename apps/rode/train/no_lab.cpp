@@ -22,6 +22,10 @@ void add_tasks_command(CLI::App& app) {
                      kRemedy);
 }
 
+void add_report_command(CLI::App& app) {
+  add_absent_command(app, "report", "Make tables and figures of runs (not in this build)", kRemedy);
+}
+
 void add_theory_command(CLI::App& app) {
   add_absent_command(app, "theory", "Check the paper's theory on the library (not in this build)",
                      kRemedy);

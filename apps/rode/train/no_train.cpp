@@ -13,6 +13,11 @@ constexpr const char* kRemedy =
 
 }  // namespace
 
+void add_bench_systems_command(CLI::App& bench) {
+  add_absent_command(bench, "systems", "The paper's compute and memory table (not in this build)",
+                     kRemedy);
+}
+
 void add_train_command(CLI::App& app) {
   add_absent_command(app, "train", "Train a task's model with one optimizer (not in this build)",
                      kRemedy);

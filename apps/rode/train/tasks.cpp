@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "lab/task/model_size.h"
 #include "lab/task/task.h"
 #include "support.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 struct TasksArguments {
   std::string name;
+  std::string scale;
   bool json = false;
   bool toml = false;
 };
@@ -23,6 +25,19 @@ struct TasksArguments {
 std::string length_of(const lab::Task& task) {
   return task.train.steps > 0 ? fmt::format("{} steps", task.train.steps)
                               : fmt::format("{} epochs", task.train.epochs);
+}
+
+// "1387535360 parameters (1.39 B)"
+std::string size_text(const lab::Task& task) {
+  const auto count = static_cast<double>(lab::parameter_count(task.model));
+  const std::string short_form = count < 1e6   ? fmt::format("{:.1f} k", count / 1e3)
+                                 : count < 1e9 ? fmt::format("{:.1f} M", count / 1e6)
+                                               : fmt::format("{:.2f} B", count / 1e9);
+  return fmt::format(
+      "{} parameters ({}){}", lab::parameter_count(task.model), short_form,
+      task.model.vocab_from_data
+          ? fmt::format(" with {} tokens; the data's vocabulary decides", task.model.vocab_size)
+          : "");
 }
 
 void print_list(const std::vector<lab::Task>& tasks) {
@@ -41,12 +56,15 @@ void run(const TasksArguments& arguments) {
   if (arguments.toml && arguments.name.empty()) {
     throw UsageError("--toml writes one task; name it: rode tasks NAME --toml");
   }
+  if (!arguments.scale.empty() && arguments.name.empty()) {
+    throw UsageError("--scale needs a task: rode tasks NAME --scale tiny");
+  }
   if (!arguments.name.empty()) {
-    const lab::Task task = lab::load_task(arguments.name);
+    const lab::Task task = lab::load_task(arguments.name, arguments.scale, {});
     if (arguments.json) {
       fmt::print("{}\n", lab::to_json(task).dump(2));
     } else {
-      fmt::print("# {}\n{}", task.name, lab::to_toml(task));
+      fmt::print("# {}: {}\n{}", task.name, size_text(task), lab::to_toml(task));
     }
     return;
   }
@@ -68,10 +86,12 @@ void add_tasks_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
   command->add_option("name", arguments->name,
                       "Task, or the path of a task file; printed as such a file");
+  command->add_option("--scale", arguments->scale, "a smaller form of NAME: tiny, small, ...");
   CLI::Option* json = command->add_flag("--json", arguments->json, "Print JSON");
   command->add_flag("--toml", arguments->toml, "Print NAME as a task file, as without this flag")
       ->excludes(json);
-  command->footer("Example: rode tasks qwen2-114m --toml > mine.toml");
+  command->footer(
+      "Examples:\n  rode tasks qwen2-114m --toml > mine.toml\n  rode tasks gpt2 --scale tiny");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }
 

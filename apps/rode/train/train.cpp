@@ -15,6 +15,7 @@
 #include "commands.h"
 #include "lab/run/interrupt.h"
 #include "lab/run/progress.h"
+#include "lab/task/model_size.h"
 #include "lab/task/sources.h"
 #include "lab/train/trainer.h"
 #include "support.h"
@@ -25,6 +26,7 @@ namespace {
 
 struct TrainArguments {
   std::string task;
+  std::string scale;
   std::string optimizer;
   std::vector<std::string> settings;
   std::string out;
@@ -78,7 +80,8 @@ void keep_freed_memory() {
 }
 
 std::string default_folder(const lab::TrainOptions& options) {
-  return fmt::format("runs/{}/{}-seed{}", options.task.name, options.optimizer, options.seed);
+  return fmt::format("runs/{}/{}-seed{}", lab::run_name(options.task), options.optimizer,
+                     options.seed);
 }
 
 void print_result(const lab::Json& result, const std::filesystem::path& folder) {
@@ -112,15 +115,20 @@ void run_train(TrainArguments arguments) {
 
   std::unique_ptr<lab::Trainer> trainer;
   arguments_as_usage([&] {
-    const lab::Task task = lab::load_task(arguments.task);
     Settings of_task;
     for (const auto& setting : parse_settings(arguments.settings)) {
       (lab::is_task_key(setting.first) ? of_task : options.settings).push_back(setting);
     }
-    options.task = lab::with_settings(task, of_task);
     options.optimizer = arguments.optimizer;
     options.data_folder =
         arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+    const lab::Task task = lab::load_task(arguments.task, arguments.scale, of_task);
+    options.task = lab::with_vocabulary_of_data(task, options.data_folder);
+    if (options.task.model.vocab_size != task.model.vocab_size && !arguments.warnings_told) {
+      hooks.note(fmt::format("the vocabulary is the data's, {} entries: a model of {} parameters",
+                             options.task.model.vocab_size,
+                             lab::parameter_count(options.task.model)));
+    }
     options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
     trainer = std::make_unique<lab::Trainer>(options, hooks);
   });
@@ -154,6 +162,8 @@ void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("train", "Train a task's model with one optimizer");
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
+  command->add_option("--scale", arguments->scale,
+                      "a smaller form of the task, as its file has it: tiny, small, ...");
   command
       ->add_option("--optimizer", arguments->optimizer,
                    "an optimizer of the task, or of the engine with its defaults")
@@ -174,7 +184,8 @@ void add_train_command(CLI::App& app) {
       ->excludes(resume);
   command
       ->add_option("--steps", options.steps,
-                   "number of steps, instead of the task's; the schedule ends there")
+                   "number of steps, instead of the task's; the schedule ends there; with "
+                   "--resume more than a finished run has extends it")
       ->check(whole_number(1, kMaxCount));
   command->add_option("--warmup", options.warmup, "steps of warm-up, instead of the task's")
       ->check(whole_number(0, kMaxCount));
@@ -190,13 +201,25 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
       ->check(whole_number(1, kMaxCount));
+  command->add_flag("--keep-best", options.keep_best,
+                    "keep the weights of the lowest validation loss in OUT/best");
+  command->add_option("--weights", options.weights,
+                      "safetensors file to begin from, instead of weights drawn from the seed");
+  command
+      ->add_option("--log-interval", options.log_interval,
+                   "steps between norms in the log (default: 1; on a GPU 10); 1 on a GPU keeps a "
+                   "copy of the weights")
+      ->check(whole_number(1, kMaxCount));
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "show no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");
   // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
   command->add_flag("--warnings-told", arguments->warnings_told)->group("");
   command->footer(
-      "Example: rode train --task tiny-lm --optimizer rode --set lr=2e-3 --set train.batch=32");
+      "Examples:\n"
+      "  rode train --task tiny-lm --optimizer rode --set lr=2e-3 --set train.batch=32\n"
+      "  rode train --task gpt2 --scale tiny --optimizer adamw --data DIR\n"
+      "  rode train --task tiny-lm --optimizer rode --resume --steps 1000");
   command->callback([arguments] { run_train(*arguments); });
 }
 

@@ -30,8 +30,8 @@ struct AdafactorOptions {
   double eps = 1e-30;
   double clip_threshold = 1.0;
   double decay_rate = -0.8;
-  std::optional<double> lr_rest = {};  // unset: lr
-  double weight_decay_rest = 0;
+  std::optional<double> lr_rest = {};            // unset: lr
+  std::optional<double> weight_decay_rest = {};  // unset: weight_decay
   StorageOptions storage = {};
 
   bool operator==(const AdafactorOptions&) const = default;

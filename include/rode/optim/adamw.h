@@ -8,11 +8,12 @@
 //   W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
 // maximize: g is the negated gradient.
-// The rest uses the same rule with lr_rest and weight_decay_rest.
+// The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
 // Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -26,8 +27,8 @@ struct AdamWOptions {
   Betas betas = {0.9, 0.95};
   double eps = 1e-8;
   bool maximize = false;
-  double lr_rest = 2.988e-3;
-  double weight_decay_rest = 9e-4;
+  std::optional<double> lr_rest = {};            // unset: lr
+  std::optional<double> weight_decay_rest = {};  // unset: weight_decay
   StorageOptions storage = {};
 
   bool operator==(const AdamWOptions&) const = default;

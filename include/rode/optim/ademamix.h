@@ -12,13 +12,14 @@
 //   beta3_t = f^-1((1 - t/T) f(beta1) + (t/T) f(beta3)),
 //   f(b) = ln(0.5) / ln(b + 1e-8) - 1,   f^-1(x) = 0.5^(1 / (x + 1))
 //
-// The rest uses the same rule with lr_rest and weight_decay_rest.
+// The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
 // Deviations: none. State: 12 bytes per parameter.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -33,8 +34,8 @@ struct AdEMAMixOptions {
   double alpha = 2.0;
   double eps = 1e-8;
   std::int64_t warmup_steps = 0;
-  double lr_rest = 1.779e-3;
-  double weight_decay_rest = 9e-4;
+  std::optional<double> lr_rest = {};            // unset: lr
+  std::optional<double> weight_decay_rest = {};  // unset: weight_decay
   StorageOptions storage = {};
 
   bool operator==(const AdEMAMixOptions&) const = default;

@@ -44,7 +44,7 @@ enum class StateRounding {
 };
 
 struct StorageOptions {
-  Rounding rounding = Rounding::nearest;  // bf16 parameters only
+  Rounding rounding = Rounding::stochastic;  // bf16 parameters only
   StateDType state_dtype = StateDType::fp32;
   StateRounding state_rounding = StateRounding::nearest;  // int8 state only
   std::uint64_t seed = 0;                                 // of stochastic rounding

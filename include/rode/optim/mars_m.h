@@ -36,7 +36,8 @@ struct MarsMOptions {
   NsForm ns_form = NsForm::automatic;
   Normalize normalize = Normalize::none;
   double row_beta = 0.95;  // of the rows' mean squares
-  double lr_rest = 2.693e-3;
+  // Unset: 2.693e-3 lr / 4.097e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

@@ -48,7 +48,8 @@ struct MuonOptions {
   Normalize normalize = Normalize::none;
   double row_beta = 0.95;  // of the rows' mean squares
   std::string splits = {};
-  double lr_rest = 2.897e-3;
+  // Unset: 2.897e-3 lr / 2.257e-2; with scale = rms 2.913e-3 lr / 5.160e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

@@ -39,11 +39,14 @@
 //   conditioner = none     Q = X_0, q = 1
 //   normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
 //                          Q <- P(Q); without a direction, v stays
+//   on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
+//                          is the rest's, for good; the state tells it when training goes on
+//   on_zero = hold         it is held, as in Algorithm 1
 //
-// Deviations from the paper: `guarded` is the default of `reproject`, and a start below 2^-23 of
-// its terms (a gradient along W, to rounding) has no direction (docs/numerics.md). State: 4 bytes
-// per matrix parameter (momentum), a few scalars per matrix; with normalize = rows 4 bytes per row
-// of the fan-out.
+// Deviations from the paper: `guarded` is the default of `reproject` and `rest` that of `on_zero`,
+// and a start below 2^-23 of its terms (a gradient along W, to rounding) has no direction
+// (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per matrix;
+// with normalize = rows 4 bytes per row of the fan-out.
 #pragma once
 
 #include <memory>
@@ -61,6 +64,11 @@ enum class Direction { geodesic, retraction, fixed };
 enum class Conditioner { newton_schulz, none };
 enum class Reproject { guarded, every, final };
 enum class RodeScale { kernel, angle };
+// What becomes of a matrix that is zero when the optimizer is constructed.
+enum class OnZero {
+  rest,  // it is stepped by the rest's rule, from then on
+  hold,  // it stays zero: Algorithm 1
+};
 
 struct RodeOptions {
   double lr = 1.206e-3;  // directional rate: radians per unit of ||Q||
@@ -85,9 +93,11 @@ struct RodeOptions {
   double floor = 1e-6;
   double eps = 1e-12;
   double eps_ns = 1e-12;
+  OnZero on_zero = OnZero::rest;
   std::string splits = {};  // "PATTERN=3,PATTERN=768+256+256": blocks along fan-out
   // The rest: AdamW.
-  double lr_rest = 2.915e-3;
+  // Unset: 2.915e-3 lr / 1.206e-3; with snr 2.974e-3 lr / 4.544e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

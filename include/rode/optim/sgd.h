@@ -7,11 +7,12 @@
 //   W <- W - lr B                (nesterov: W - lr (d + momentum * B))
 //
 // maximize: g is the negated gradient.
-// The rest uses the same rule with lr_rest and weight_decay_rest.
+// The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
 // Deviations: none. State: 4 bytes per parameter.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -25,8 +26,8 @@ struct SgdOptions {
   double momentum = 0.9;
   bool nesterov = false;
   bool maximize = false;
-  double lr_rest = 1e-1;
-  double weight_decay_rest = 5e-4;
+  std::optional<double> lr_rest = {};            // unset: lr
+  std::optional<double> weight_decay_rest = {};  // unset: weight_decay
   StorageOptions storage = {};
 
   bool operator==(const SgdOptions&) const = default;

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "rode/optim/common.h"
 
@@ -37,7 +38,8 @@ struct SoapOptions {
   double eps = 1e-8;
   int precondition_frequency = 10;
   std::int64_t max_precond_dim = 10000;
-  double lr_rest = 2.591e-3;
+  // Unset: 2.591e-3 lr / 2.9e-3.
+  std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The manifest of datasets: TOML to the typed entries.
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -16,7 +18,39 @@ namespace {
 constexpr std::string_view kDatasets = "datasets";
 constexpr std::string_view kManifest = "src/lab/fetch/datasets.toml";
 
-DatasetFile parse_file(TomlTable& table) {
+// "part_000001.bin" and "part_000003.bin": the names from the first to the last, by the digits
+// before the extension.
+std::vector<std::string> numbered(TomlTable& table, const std::string& first,
+                                  const std::string& last) {
+  constexpr std::size_t kDigits = 6;
+  constexpr int kMostFiles = 10'000;
+  const std::size_t dot = first.rfind('.');
+  int from = -1;
+  int to = -1;
+  if (dot != std::string::npos && dot >= kDigits && last.size() == first.size() &&
+      last.substr(0, dot - kDigits) == first.substr(0, dot - kDigits) &&
+      last.substr(dot) == first.substr(dot)) {
+    const auto number = [&](const std::string& name, int& value) {
+      const char* const begin = name.data() + dot - kDigits;
+      const auto [end, failed] = std::from_chars(begin, begin + kDigits, value);
+      return failed == std::errc() && end == begin + kDigits;
+    };
+    if (!number(first, from) || !number(last, to)) from = to = -1;
+  }
+  if (from < 0 || to < from || to - from >= kMostFiles) {
+    table.fail("last", fmt::format("is '{}' beside name '{}'; expected the same name with a larger "
+                                   "number of six digits before the extension",
+                                   last, first));
+  }
+  std::vector<std::string> names;
+  for (int i = from; i <= to; ++i) {
+    names.push_back(fmt::format("{}{:06}{}", first.substr(0, dot - kDigits), i, first.substr(dot)));
+  }
+  return names;
+}
+
+// One file, or several of the same kind where `last` is there.
+std::vector<DatasetFile> parse_files(TomlTable& table) {
   DatasetFile file;
   file.name = table.required("name", table.name("name"));
   if (const auto size = table.whole("size", 1)) file.size = static_cast<std::uint64_t>(*size);
@@ -32,8 +66,17 @@ DatasetFile parse_file(TomlTable& table) {
     file.unpack[from] = member.required("to", member.name("to"));
     member.finish();
   }
+  const auto last = table.name("last");
+  if (last && (!file.sha256.empty() || file.size || !file.unpack.empty())) {
+    table.fail("last", "stands beside size, sha256 or unpack, which differ from file to file");
+  }
   table.finish();
-  return file;
+  if (!last) return {file};
+  std::vector<DatasetFile> files;
+  for (const std::string& name : numbered(table, file.name, *last)) {
+    files.push_back({.name = name, .size = {}, .sha256 = {}, .unpack = {}});
+  }
+  return files;
 }
 
 Dataset parse_dataset(TomlTable& table, const std::string& name) {
@@ -52,7 +95,9 @@ Dataset parse_dataset(TomlTable& table, const std::string& name) {
     tokens->finish();
     dataset.tokens = info;
   }
-  for (TomlTable& file : table.tables("files")) dataset.files.push_back(parse_file(file));
+  for (TomlTable& entry : table.tables("files")) {
+    for (DatasetFile& file : parse_files(entry)) dataset.files.push_back(std::move(file));
+  }
   if (dataset.files.empty()) table.fail("", fmt::format("[{}] has no files", name));
   table.finish();
   return dataset;

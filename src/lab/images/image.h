@@ -2,9 +2,12 @@
 // Images in memory, and where they come from.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace rode::lab {
@@ -48,7 +51,8 @@ void read_jpeg(const std::filesystem::path& path, Image& image);
 // JPEG files in any depth: ImageNet's layout.
 class ImageFolder : public ImageSource {
  public:
-  explicit ImageFolder(const std::filesystem::path& root);
+  // `classes`: the first so many of them; 0: all.
+  explicit ImageFolder(const std::filesystem::path& root, std::int64_t classes = 0);
 
   std::uint64_t size() const override { return files_.size(); }
   std::int64_t classes() const override { return static_cast<std::int64_t>(names_.size()); }
@@ -63,6 +67,26 @@ class ImageFolder : public ImageSource {
   };
   std::vector<std::string> names_;
   std::vector<File> files_;
+};
+
+// `count` images of another source, evenly spread over it: files lie in the order of their classes,
+// and the first of them would all be of one.
+class SpreadImages : public ImageSource {
+ public:
+  SpreadImages(std::shared_ptr<const ImageSource> source, std::uint64_t count)
+      : source_(std::move(source)), size_(std::min(count, source_->size())) {}
+
+  std::uint64_t size() const override { return size_; }
+  std::int64_t classes() const override { return source_->classes(); }
+  std::int64_t read(std::uint64_t index, Image& image) const override {
+    const std::uint64_t whole = source_->size() / size_;
+    const std::uint64_t part = source_->size() % size_;
+    return source_->read(index * whole + index * part / size_, image);
+  }
+
+ private:
+  std::shared_ptr<const ImageSource> source_;
+  std::uint64_t size_;
 };
 
 }  // namespace rode::lab

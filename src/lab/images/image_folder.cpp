@@ -29,13 +29,16 @@ Error folder_error(const fs::path& root, std::string_view what) {
 
 }  // namespace
 
-ImageFolder::ImageFolder(const fs::path& root) {
+ImageFolder::ImageFolder(const fs::path& root, std::int64_t classes) {
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(root, failed)) {
     if (entry.is_directory()) names_.push_back(entry.path().filename().string());
   }
   if (failed) throw folder_error(root, fmt::format("cannot be listed ({})", failed.message()));
   std::sort(names_.begin(), names_.end());
+  if (classes > 0 && names_.size() > static_cast<std::size_t>(classes)) {
+    names_.resize(static_cast<std::size_t>(classes));
+  }
   for (std::size_t label = 0; label < names_.size(); ++label) {
     std::vector<fs::path> found;
     for (const auto& entry : fs::recursive_directory_iterator(root / names_[label], failed)) {

@@ -13,8 +13,8 @@
 namespace rode::lab {
 namespace {
 
-std::string text_at(double x, double y, std::string_view anchor, std::string_view text,
-                    std::string_view more = {}) {
+std::string label_at(double x, double y, std::string_view anchor, std::string_view text,
+                     std::string_view more = {}) {
   return fmt::format(R"(<text x="{:.2f}" y="{:.2f}" text-anchor="{}"{}>{}</text>)", x, y, anchor,
                      more, escape_markup(text));
 }
@@ -24,6 +24,14 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view st
                      y2, style);
 }
 
+// "0.01", "1e-4", "2.5e9": short enough to stand beside the axis.
+std::string tick_text(double value) {
+  const double size = std::abs(value);
+  if (size == 0 || (size >= 1e-3 && size < 1e7)) return fmt::format("{:.6g}", value);
+  const double power = std::floor(std::log10(size) + 1e-9);
+  return fmt::format("{:.4g}e{:.0f}", value / std::pow(10.0, power), power);
+}
+
 std::string axes(const Chart& chart, const ChartFrame& frame) {
   constexpr std::string_view kGrid = R"(stroke="#e4e4e4")";
   constexpr std::string_view kAxis = R"(stroke="#444")";
@@ -31,16 +39,16 @@ std::string axes(const Chart& chart, const ChartFrame& frame) {
   for (const double tick : y_ticks(frame)) {
     const double y = frame.at_y(tick);
     out += rule(kPlotLeft, y, kPlotRight, y, kGrid);
-    out += text_at(kPlotLeft - 7, y + 4, "end", fmt::format("{:.6g}", tick));
+    out += label_at(kPlotLeft - 7, y + 4, "end", tick_text(tick));
   }
-  for (const double tick : round_ticks(frame.x.low, frame.x.high, 6)) {
+  for (const double tick : x_ticks(frame)) {
     const double x = frame.at_x(tick);
     out += rule(x, kPlotBottom, x, kPlotBottom + 5, kAxis);
-    out += text_at(x, kPlotBottom + 20, "middle", fmt::format("{:.6g}", tick));
+    out += label_at(x, kPlotBottom + 20, "middle", tick_text(tick));
   }
   out += rule(kPlotLeft, kPlotBottom, kPlotRight, kPlotBottom, kAxis);
   out += rule(kPlotLeft, kPlotTop, kPlotLeft, kPlotBottom, kAxis);
-  out += text_at((kPlotLeft + kPlotRight) / 2, kPlotHeight - 8, "middle", chart.x_label);
+  out += label_at((kPlotLeft + kPlotRight) / 2, kPlotHeight - 8, "middle", chart.x_label);
   out += fmt::format(R"x(<text class="y-label" transform="translate(14 {:.2f}) rotate(-90)" )x"
                      R"x(text-anchor="middle">{}</text>)x",
                      (kPlotTop + kPlotBottom) / 2, escape_markup(chart.y_label));
@@ -79,6 +87,20 @@ std::string curve(const std::vector<ChartPoint>& points, const ChartFrame& frame
   }
   if (path.empty()) return {};
   return fmt::format(R"(<path d="{}" fill="none" stroke-linejoin="round" {}/>)", path, stroke);
+}
+
+// With the deviation of each as a bar.
+std::string dots(const ChartSeries& series, const ChartFrame& frame, std::string_view colour) {
+  std::string out;
+  for (const ChartPoint& p : series.points) {
+    if (!frame.drawable(p)) continue;
+    if (p.spread > 0) {
+      out += rule(frame.at_x(p.x), frame.at_y(frame.lower(p)), frame.at_x(p.x),
+                  frame.at_y(p.y + p.spread), fmt::format(R"(stroke="{}")", colour));
+    }
+    out += dot_at(frame.at_x(p.x), frame.at_y(p.y), colour);
+  }
+  return out;
 }
 
 // The last place of a run inside the plot: where it ends, or crosses the edge on its way out.
@@ -132,11 +154,13 @@ std::string plot(const Chart& chart) {
     out += rule(kPlotLeft, y, kPlotRight, y, line_stroke());
   }
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    out += series_group(i, band(chart.series[i], frame, style_of(i).colour));
+    if (chart.markers) continue;
+    out += series_group(i, band(chart.series[i], frame, style_of(chart, i).colour));
   }
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    const SeriesStyle style = style_of(i);
+    const SeriesStyle style = style_of(chart, i);
     out += series_group(i, curve(chart.series[i].points, frame, style.stroke(kCurveWidth)) +
+                               (chart.markers ? dots(chart.series[i], frame, style.colour) : "") +
                                diverged_curves(chart.series[i], frame, style));
   }
   return out;
@@ -159,7 +183,7 @@ std::string escape_markup(std::string_view text) {
 }
 
 bool has_curves(const Chart& chart) {
-  const ChartFrame frame{.x = {}, .y = {}, .log_y = chart.log_y};
+  const ChartFrame frame{.x = {}, .y = {}, .log_y = chart.log_y, .log_x = chart.log_x};
   const auto has_two = [&](const std::vector<ChartPoint>& points) {
     Range places;
     for (const ChartPoint& p : points) {
@@ -179,29 +203,48 @@ std::string plot_svg(const Chart& chart) {
                      escape_markup(chart.title), kPlotWidth, kPlotHeight, plot(chart));
 }
 
-std::string to_svg(const Chart& chart) {
+std::string to_svg(const Chart& chart) { return to_svg(ChartGrid{chart.title, {chart}}); }
+
+std::string to_svg(const ChartGrid& grid) {
   constexpr double kTitle = 34;
   constexpr double kRow = 19;
   constexpr double kLetter = 7.2;  // the widest usual one of a name, at this size of text
-  const std::vector<LegendEntry> entries = legend_of(chart);
+  constexpr std::size_t kColumns = 3;
+  if (grid.panels.empty()) return {};
+  const bool single = grid.panels.size() == 1;
+  const std::size_t columns = std::min(kColumns, grid.panels.size());
+  const std::size_t lines = (grid.panels.size() + columns - 1) / columns;
+  const double panel = kPlotHeight + (single ? 0 : kRow);  // each has a title of its own
+  const std::vector<LegendEntry> entries = legend_of(widest_legend(grid));
   std::size_t longest = 0;
   for (const LegendEntry& entry : entries) longest = std::max(longest, entry.name.size());
-  const double legend = kPlotWidth + 10;
+  const double legend = kPlotWidth * static_cast<double>(columns) + 10;
   const double width = legend + kSampleWidth + 20 + kLetter * static_cast<double>(longest);
   const double rows = kRow * static_cast<double>(entries.size());
-  const double height = kTitle + std::max(kPlotHeight, kPlotTop + rows + 8);
+  const double height = kTitle + std::max(panel * static_cast<double>(lines), kPlotTop + rows + 8);
   std::string out =
       fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" )"
                   R"(width="{0:.0f}" height="{1:.0f}" font-family="sans-serif" font-size="12">)"
                   R"(<rect width="100%" height="100%" fill="white"/>)",
                   width, height);
-  out += text_at((kPlotLeft + kPlotRight) / 2, 22, "middle", chart.title, R"( font-size="15")");
-  out += fmt::format(R"x(<g transform="translate(0 {:.0f})">{}</g>)x", kTitle, plot(chart));
+  const double middle = kPlotWidth * (static_cast<double>(columns) - 1) / 2;
+  out += label_at(middle + (kPlotLeft + kPlotRight) / 2, 22, "middle", grid.title,
+                  R"( font-size="15")");
+  for (std::size_t i = 0; i < grid.panels.size(); ++i) {
+    const double x = kPlotWidth * static_cast<double>(i % columns);
+    const double y = kTitle + panel * static_cast<double>(i / columns) + (single ? 0 : kRow);
+    if (!single) {
+      out += label_at(x + (kPlotLeft + kPlotRight) / 2, y, "middle", grid.panels[i].title,
+                      R"( font-size="13")");
+    }
+    out += fmt::format(R"x(<g transform="translate({:.0f} {:.0f})">{}</g>)x", x, y,
+                       plot(grid.panels[i]));
+  }
   double y = kTitle + kPlotTop;
   for (const LegendEntry& entry : entries) {
     out +=
         fmt::format(R"x(<g transform="translate({:.0f} {:.2f})">{}</g>)x", legend, y, entry.sample);
-    out += text_at(legend + kSampleWidth + 6, y + 10, "start", entry.name);
+    out += label_at(legend + kSampleWidth + 6, y + 10, "start", entry.name);
     y += kRow;
   }
   return out + "</svg>\n";

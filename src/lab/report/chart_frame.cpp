@@ -3,6 +3,7 @@
 #include "lab/report/chart_frame.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace rode::lab {
 
@@ -18,7 +19,7 @@ void Range::settle() {
 }
 
 double ChartFrame::at_x(double value) const {
-  return kPlotLeft + (value - x.low) / (x.high - x.low) * (kPlotRight - kPlotLeft);
+  return kPlotLeft + (scaled_x(value) - x.low) / (x.high - x.low) * (kPlotRight - kPlotLeft);
 }
 
 double ChartFrame::at_y(double value) const {
@@ -34,10 +35,11 @@ double ChartFrame::lower(const ChartPoint& p) const {
 ChartFrame frame_of(const Chart& chart) {
   ChartFrame frame;
   frame.log_y = chart.log_y;
+  frame.log_x = chart.log_x;
   const auto take = [&](const std::vector<ChartPoint>& points, bool height) {
     for (const ChartPoint& p : points) {
       if (!frame.drawable(p)) continue;
-      frame.x.take(p.x);
+      frame.x.take(frame.scaled_x(p.x));
       if (!height) continue;
       frame.y.take(frame.scaled(frame.lower(p)));
       frame.y.take(frame.scaled(p.y + p.spread));
@@ -55,29 +57,47 @@ ChartFrame frame_of(const Chart& chart) {
   const double margin = 0.04 * (frame.y.high - frame.y.low);
   frame.y.low -= margin;
   frame.y.high += margin;
+  if (chart.markers) {  // whole ones, at the edges too
+    const double beside = 0.04 * (frame.x.high - frame.x.low);
+    frame.x.low -= beside;
+    frame.x.high += beside;
+  }
   return frame;
 }
 
-std::vector<double> y_ticks(const ChartFrame& frame) {
-  if (!frame.log_y) return round_ticks(frame.y.low, frame.y.high, 6);
+namespace {
+
+// Of an axis that is linear in log10: 1, 2, 5 of every decade, or fewer, or more.
+std::vector<double> log_ticks(const Range& range) {
   constexpr std::size_t kFewest = 3;
   constexpr std::size_t kMost = 9;
   std::vector<double> ticks;
-  const auto fill = [&](std::initializer_list<double> digits) {
+  const auto fill = [&](std::initializer_list<double> digits, int every) {
     ticks.clear();
-    for (auto power = std::floor(frame.y.low); power <= frame.y.high; ++power) {
+    for (auto power = static_cast<int>(std::floor(range.low)); power <= range.high; ++power) {
+      if (power % every != 0) continue;
       for (const double digit : digits) {
         const double value = digit * std::pow(10.0, power);
         const double place = std::log10(value);
-        if (place >= frame.y.low && place <= frame.y.high) ticks.push_back(value);
+        if (place >= range.low && place <= range.high) ticks.push_back(value);
       }
     }
   };
-  fill({1, 2, 5});
-  if (ticks.size() > kMost) fill({1});
+  fill({1, 2, 5}, 1);
+  for (int every = 1; ticks.size() > kMost; ++every) fill({1}, every);
   // Within less than a decade they may be too few to read a value from.
   if (ticks.size() >= kFewest) return ticks;
-  return round_ticks(std::pow(10.0, frame.y.low), std::pow(10.0, frame.y.high), 5);
+  return round_ticks(std::pow(10.0, range.low), std::pow(10.0, range.high), 5);
+}
+
+}  // namespace
+
+std::vector<double> x_ticks(const ChartFrame& frame) {
+  return frame.log_x ? log_ticks(frame.x) : round_ticks(frame.x.low, frame.x.high, 6);
+}
+
+std::vector<double> y_ticks(const ChartFrame& frame) {
+  return frame.log_y ? log_ticks(frame.y) : round_ticks(frame.y.low, frame.y.high, 6);
 }
 
 std::vector<double> round_ticks(double low, double high, int wanted) {

@@ -30,10 +30,12 @@ struct Range {
 struct ChartFrame {
   Range x, y;
   bool log_y = false;
+  bool log_x = false;
 
   double scaled(double value) const { return log_y ? std::log10(value) : value; }
+  double scaled_x(double value) const { return log_x ? std::log10(value) : value; }
   bool drawable(const ChartPoint& p) const {
-    return std::isfinite(p.x) && std::isfinite(p.y) && (!log_y || p.y > 0);
+    return std::isfinite(p.x) && std::isfinite(p.y) && (!log_y || p.y > 0) && (!log_x || p.x > 0);
   }
   double at_x(double value) const;
   double at_y(double value) const;
@@ -42,6 +44,7 @@ struct ChartFrame {
 };
 
 ChartFrame frame_of(const Chart& chart);
+std::vector<double> x_ticks(const ChartFrame& frame);
 std::vector<double> y_ticks(const ChartFrame& frame);
 
 // Round values that cover [low, high], about `wanted` of them.

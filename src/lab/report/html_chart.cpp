@@ -24,7 +24,7 @@ double rounded(double value) {
 }
 
 void add_curve(Json& curves, const std::vector<ChartPoint>& points, const ChartFrame& frame,
-               const LegendEntry& entry, std::size_t number) {
+               const LegendEntry& entry, std::size_t number, const std::string& colour) {
   Json x = Json::array();
   Json y = Json::array();
   Json spread = Json::array();
@@ -37,8 +37,7 @@ void add_curve(Json& curves, const std::vector<ChartPoint>& points, const ChartF
     wide = wide || p.spread > 0;
   }
   if (x.empty()) return;
-  const auto series = static_cast<std::size_t>(entry.series);
-  Json curve = {{"name", entry.name}, {"entry", number}, {"colour", style_of(series).colour}};
+  Json curve = {{"name", entry.name}, {"entry", number}, {"colour", colour}};
   curve["x"] = std::move(x);
   curve["y"] = std::move(y);
   if (wide) curve["s"] = std::move(spread);
@@ -52,15 +51,20 @@ std::string values_of(const Chart& chart, const std::vector<LegendEntry>& legend
                {"x", {frame.x.low, frame.x.high}},
                {"y", {frame.y.low, frame.y.high}},
                {"log", frame.log_y},
+               {"logX", frame.log_x},
                {"curves", Json::array()}};
   for (std::size_t i = 0; i < legend.size(); ++i) {
     if (legend[i].series < 0) continue;
-    const ChartSeries& series = chart.series[static_cast<std::size_t>(legend[i].series)];
+    const auto number = static_cast<std::size_t>(legend[i].series);
+    const ChartSeries& series = chart.series[number];
+    const std::string colour = style_of(chart, number).colour;
     if (!legend[i].diverged) {
-      add_curve(json["curves"], series.points, frame, legend[i], i);
+      add_curve(json["curves"], series.points, frame, legend[i], i, colour);
       continue;
     }
-    for (const auto& run : series.diverged) add_curve(json["curves"], run, frame, legend[i], i);
+    for (const auto& run : series.diverged) {
+      add_curve(json["curves"], run, frame, legend[i], i, colour);
+    }
   }
   // A name must not end the element that holds it.
   std::string text;
@@ -76,21 +80,32 @@ std::string html_sample(const LegendEntry& entry) {
                      kSampleWidth, kSampleHeight, entry.sample);
 }
 
-std::string html_figure(const Chart& chart) {
-  const std::vector<LegendEntry> legend = legend_of(chart);
-  std::string out = fmt::format("<figure>\n<figcaption>{}</figcaption>\n{}\n<ul class=\"legend\">",
-                                escape_markup(chart.title), plot_svg(chart));
+std::string html_legend(const std::vector<LegendEntry>& legend) {
+  std::string out = "<ul class=\"legend\">";
   for (std::size_t i = 0; i < legend.size(); ++i) {
     const std::string series =
         legend[i].series < 0 ? "" : fmt::format(R"( data-series="{}")", legend[i].series);
     out += fmt::format(R"(<li data-entry="{}"{}>{}<span>{}</span></li>)", i, series,
                        html_sample(legend[i]), escape_markup(legend[i].name));
   }
-  return out + fmt::format(
-                   "</ul>\n<div class=\"tip\" aria-live=\"polite\" hidden></div>\n"
-                   "<script type=\"application/json\" class=\"values\">{}</script>\n"
-                   "</figure>\n",
-                   values_of(chart, legend));
+  return out + "</ul>\n";
+}
+
+std::string html_figure(const Chart& chart) {
+  const std::vector<LegendEntry> legend = legend_of(chart);
+  return fmt::format(
+      "<figure>\n<figcaption>{}</figcaption>\n{}\n{}"
+      "<div class=\"tip\" aria-live=\"polite\" hidden></div>\n"
+      "<script type=\"application/json\" class=\"values\">{}</script>\n</figure>\n",
+      escape_markup(chart.title), plot_svg(chart), html_legend(legend), values_of(chart, legend));
+}
+
+std::string html_grid(const ChartGrid& grid, bool open) {
+  std::string out =
+      fmt::format("<details class=\"grid\"{}><summary>{}</summary>\n<div class=\"panels\">\n",
+                  open ? " open" : "", escape_markup(grid.title));
+  for (const Chart& panel : grid.panels) out += html_figure(panel);
+  return out + "</div>\n" + html_legend(legend_of(widest_legend(grid))) + "</details>\n";
 }
 
 }  // namespace rode::lab

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lab/report/chart.h"
 #include "lab/report/series_style.h"
@@ -10,6 +11,9 @@
 namespace rode::lab {
 
 std::string html_figure(const Chart& chart);
+// Panels with one legend below them; folded unless `open`.
+std::string html_grid(const ChartGrid& grid, bool open);
+std::string html_legend(const std::vector<LegendEntry>& legend);
 // The piece of a curve beside a name.
 std::string html_sample(const LegendEntry& entry);
 

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page: table, curves, and the options that made them.
-#include "lab/report/html_report.h"
-
-#include <array>
+// The page: tables, curves, and the options that made them, in one file that needs no other.
+#include <algorithm>
 
 #include <fmt/format.h>
 
 #include "core/file_io.h"
 #include "lab/base/embedded.h"
 #include "lab/report/html_chart.h"
-#include "lab/report/png.h"
+#include "lab/report/report.h"
 #include "rode/version.h"
 
 namespace rode::lab {
 namespace {
+
+constexpr std::size_t kMostOpenGrids = 4;  // of a task; the others are folded
+
+constexpr std::string_view kAngle = "angle-";
 
 std::string_view page_part(std::string_view name) {
   for (const EmbeddedFile& file : embedded_files()) {
@@ -22,118 +24,136 @@ std::string_view page_part(std::string_view name) {
   return {};
 }
 
-// In the order that a reader wants them.
-constexpr std::array<std::string_view, 7> kOrder = {
-    "validation_loss", "validation_loss_late", "validation_accuracy", "training_loss",
-    "weight_norm",     "gradient_norm",        "update_ratio"};
-
-// The first column has the samples of the curves: the table is a legend too.
-std::string table_html(const std::vector<std::vector<std::string>>& rows,
-                       const std::vector<std::string>& samples) {
-  std::string out = "<div class=\"wide\"><table>\n<thead><tr>";
-  for (const std::string& text : rows.front()) {
-    out += fmt::format("<th scope=\"col\">{}</th>", escape_markup(text));
-  }
-  out += "</tr></thead>\n<tbody>\n";
-  for (std::size_t r = 1; r < rows.size(); ++r) {
-    out += "<tr>";
-    for (std::size_t c = 0; c < rows[r].size(); ++c) {
-      out += fmt::format("<td>{}{}</td>", c == 0 ? samples[r - 1] : "", escape_markup(rows[r][c]));
-    }
-    out += "</tr>\n";
-  }
-  return out + "</tbody>\n</table></div>\n";
-}
-
+// Of the curves; those that are not drawn have none.
 std::vector<std::string> samples_of(const Comparison& comparison) {
+  const std::vector<const OptimizerSummary*> shown = in_charts(comparison);
   Chart names;
-  for (const OptimizerSummary& optimizer : comparison.optimizers) {
-    names.series.push_back({.name = optimizer.name});
-  }
+  for (const OptimizerSummary* optimizer : shown)
+    names.series.push_back({.name = optimizer->label});
+  const std::vector<LegendEntry> legend = legend_of(names);
   std::vector<std::string> samples;
-  for (const LegendEntry& entry : legend_of(names)) samples.push_back(html_sample(entry));
+  for (const OptimizerSummary& one : comparison.optimizers) {
+    const auto at = std::find(shown.begin(), shown.end(), &one);
+    samples.push_back(
+        at == shown.end() ? "" : html_sample(legend[static_cast<std::size_t>(at - shown.begin())]));
+  }
   return samples;
 }
 
-std::string options_html(const Comparison& comparison) {
-  std::string out = "<h2>Options</h2>\n<dl class=\"options\">\n";
-  for (const OptimizerSummary& optimizer : comparison.optimizers) {
-    const Json& run = optimizer.runs.front().run;
-    std::string values;
-    for (const auto& [key, value] : run.at("options").items()) {
-      values += fmt::format("{}={} ", key, value.get<std::string>());
-    }
-    out += fmt::format("<dt>{} <span>({})</span></dt><dd><code>{}</code></dd>\n",
-                       escape_markup(optimizer.name), escape_markup(run.value("method", "")),
-                       escape_markup(values));
-  }
-  const Json& task = comparison.optimizers.front().runs.front().run.at("task");
-  out += fmt::format("</dl>\n<h2>Task</h2>\n<pre><code>{}</code></pre>\n",
-                     escape_markup(task.dump(2)));
+std::string paragraph(const std::string& text, std::string_view about = "about") {
+  return fmt::format("<p class=\"{}\">{}</p>\n", about, escape_markup(text));
+}
+
+std::string list_html(std::string_view summary, const std::vector<std::string>& items) {
+  std::string out =
+      fmt::format("<details class=\"about\"><summary>{}</summary>\n<ul>\n", escape_markup(summary));
+  for (const std::string& item : items) out += fmt::format("<li>{}</li>\n", escape_markup(item));
+  return out + "</ul></details>\n";
+}
+
+std::string titled_table(const Table& table, std::string_view heading) {
+  std::string out = fmt::format("<{0}>{1}</{0}>\n", heading, escape_markup(table.title));
+  out += to_html(table);
+  for (const std::string& note : table.notes) out += paragraph(note);
   return out;
 }
 
-void write_text(const std::filesystem::path& path, const std::string& text) {
-  AtomicFile file(path, "report");
-  file.write(std::as_bytes(std::span(text.data(), text.size())));
-  file.commit();
+std::string options_html(const Comparison& comparison) {
+  std::string out =
+      "<details class=\"about\"><summary>Options and task</summary>\n<dl "
+      "class=\"options\">\n";
+  for (const OptimizerSummary& optimizer : comparison.optimizers) {
+    std::string values;
+    for (const auto& [key, value] : optimizer.run().at("options").items()) {
+      values += fmt::format("{}={} ", key, value.get<std::string>());
+    }
+    out += fmt::format("<dt>{} <span>({})</span></dt><dd><code>{}</code></dd>\n",
+                       escape_markup(optimizer.label),
+                       escape_markup(text_at(optimizer.run(), "method")), escape_markup(values));
+  }
+  return out + fmt::format("</dl>\n<pre><code>{}</code></pre></details>\n",
+                           escape_markup(comparison.run().at("task").dump(2)));
+}
+
+std::string charts_html(const TaskReport& task) {
+  std::string out;
+  if (task.charts.empty()) return paragraph("No run has enough evaluations for a curve.");
+  out += "<div class=\"charts\">\n";
+  for (const auto& [file, chart] : task.charts) out += html_figure(chart);
+  out += "</div>\n";
+  // First those that have angles too: of the optimizers that move radius and direction apart.
+  std::set<std::string> with_angles;
+  for (const auto& [file, grid] : task.grids) {
+    if (file.starts_with(kAngle)) with_angles.insert(file.substr(kAngle.size()));
+  }
+  std::size_t opened = 0;
+  for (const bool first : {true, false}) {
+    for (const auto& [file, grid] : task.grids) {
+      if ((with_angles.count(file.substr(file.find('-') + 1)) > 0) != first) continue;
+      out += html_grid(grid, opened++ < kMostOpenGrids);
+    }
+  }
+  return out;
+}
+
+std::string task_html(const Comparison& comparison, const TaskReport& task, bool single) {
+  std::string out;
+  if (!single) {
+    out += fmt::format("<section>\n<h2 id=\"{0}\">{0}</h2>\n", escape_markup(comparison.name));
+  }
+  out += fmt::format("<p class=\"title\">{}<br>{}</p>\n", escape_markup(comparison.title),
+                     escape_markup(comparison.protocol));
+  out += to_html(task.tables.front(), samples_of(comparison));
+  if (const auto lowest = comparison.lowest_possible_loss()) {
+    out += paragraph(fmt::format("No model can have an expected loss below {:.4f}.", *lowest));
+  }
+  if (!task.differences.empty()) {
+    out += list_html(fmt::format("{} differences from the protocol of the paper's task {}",
+                                 task.differences.size(), task.paper),
+                     task.differences);
+  }
+  for (std::size_t i = 1; i < task.tables.size(); ++i) out += titled_table(task.tables[i], "h3");
+  if (task.not_drawn > 0) {
+    out +=
+        paragraph(fmt::format("Curves are drawn for the options of each optimizer with the "
+                              "lowest mean loss; {} other sets are in the tables alone.",
+                              task.not_drawn));
+  }
+  out += charts_html(task) + options_html(comparison);
+  if (!task.recorded.empty()) out += list_html("Recorded with the runs", task.recorded);
+  return single ? out : out + "</section>\n";
+}
+
+std::string problems_html(std::string_view title, const std::vector<RunProblem>& problems) {
+  if (problems.empty()) return {};
+  std::string out = fmt::format("<h2>{}</h2>\n<ul class=\"about\">\n", title);
+  for (const RunProblem& problem : problems) {
+    out +=
+        fmt::format("<li><code>{}</code>: {}</li>\n",
+                    escape_markup(printable(problem.folder.string())), escape_markup(problem.what));
+  }
+  return out + "</ul>\n";
 }
 
 }  // namespace
 
-std::string html_report(const Comparison& comparison) {
+std::string to_html(const Report& report) {
+  const bool single = report.comparisons.size() == 1;
   std::string out = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-      "<title>{0}: comparison</title>\n<style>\n{1}</style></head>\n<body>\n<h1>{0}</h1>\n"
-      "<p class=\"title\">{2}<br>{3}</p>\n",
-      escape_markup(comparison.task), page_part("src/lab/report/page.css"),
-      escape_markup(comparison.title), escape_markup(comparison.protocol));
-  out += table_html(summary_table(comparison), samples_of(comparison));
-  out +=
-      "<p class=\"about\">Mean and sample deviation over the seeds that were finished; bands in "
-      "the "
-      "curves are one deviation. A run that diverged is not part of any mean; its curve is thin "
-      "and ends in "
-      "a "
-      "cross, at the edge where it leaves the others' range. Memory is the peak of the whole "
-      "process; on CUDA that of Torch's tensors, with the optimizer's workspace. State is what the "
-      "optimizer keeps.";
-  if (const auto lowest = comparison.lowest_possible_loss()) {
-    out += fmt::format(" No model can have an expected loss below {:.4f}.", *lowest);
+      "<title>{0}: report</title>\n<style>\n{1}</style></head>\n<body>\n<h1>{0}</h1>\n",
+      escape_markup(report.title()), page_part("src/lab/report/page.css"));
+  for (const Table& table : report.tables) out += titled_table(table, "h2");
+  for (std::size_t i = 0; i < report.comparisons.size(); ++i) {
+    out += task_html(report.comparisons[i], report.tasks[i], single);
   }
-  const auto charts = charts_of(comparison);
-  out += charts.empty() ? "</p>\n<p>No run has enough evaluations for a curve.</p>\n<div>\n"
-                        : "</p>\n<div class=\"charts\">\n";
-  for (const std::string_view name : kOrder) {
-    const auto found = charts.find(std::string(name));
-    if (found != charts.end()) out += html_figure(found->second);
-  }
-  out += "</div>\n" + options_html(comparison);
+  out += problems_html("Runs that were not finished", report.not_finished);
+  out += problems_html("Runs that are left out", report.problems);
+  out += "<h2>How to read this</h2>\n";
+  for (const std::string& note : reading_notes(report)) out += paragraph(note);
   return out + fmt::format("<footer>rode {}</footer>\n<script>\n{}</script>\n</body>\n</html>\n",
                            version(), page_part("src/lab/report/page.js"));
-}
-
-void write_report(const Comparison& comparison, const std::filesystem::path& folder,
-                  const Note& note) {
-  const auto charts = charts_of(comparison);
-  std::string converter = svg_converter();
-  for (const std::string_view name : kOrder) {
-    const std::filesystem::path svg = folder / (std::string(name) + ".svg");
-    const std::filesystem::path png = folder / (std::string(name) + ".png");
-    const auto found = charts.find(std::string(name));
-    std::filesystem::remove(png);  // of an earlier report
-    if (found == charts.end()) {
-      std::filesystem::remove(svg);
-      continue;
-    }
-    write_text(svg, to_svg(found->second));
-    if (converter.empty() || convert_svg(converter, svg, png)) continue;
-    if (note) note(fmt::format("'{}' made no PNG of '{}'", converter, printable(svg.string())));
-    converter.clear();
-  }
-  write_json(folder / "compare.json", to_json(comparison));
-  write_text(folder / "report.html", html_report(comparison));
 }
 
 }  // namespace rode::lab

@@ -7,7 +7,8 @@ for (const figure of document.querySelectorAll("figure")) {
   const tip = figure.querySelector(".tip");
   const chart = JSON.parse(figure.querySelector(".values").textContent);
   const [left, right, top, bottom] = chart.box;
-  const [low, high] = chart.x;
+  const [low, high] = chart.x; // on a logarithmic axis, of the logarithm
+  const scaled = (x) => (chart.logX ? Math.log10(x) : x);
   const steps = [...new Set(chart.curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
   const mark = document.createElementNS("http://www.w3.org/2000/svg", "g");
   plot.append(mark);
@@ -25,7 +26,7 @@ for (const figure of document.querySelectorAll("figure")) {
     const short = Number(value.toPrecision(digits));
     return Math.abs(short) < 1e-3 && short ? short.toExponential() : String(short);
   };
-  const atX = (x) => left + ((x - low) / (high - low)) * (right - left);
+  const atX = (x) => left + ((scaled(x) - low) / (high - low)) * (right - left);
   const atY = (y) => {
     const place = chart.log ? Math.log10(y) : y;
     return bottom - ((place - chart.y[0]) / (chart.y[1] - chart.y[0])) * (bottom - top);
@@ -50,7 +51,7 @@ for (const figure of document.querySelectorAll("figure")) {
     for (const curve of chart.curves) {
       const i = nearest(curve.x, step);
       // A curve of other steps has a value near by, or none here.
-      if (Math.abs(curve.x[i] - step) > (high - low) / 50) continue;
+      if (Math.abs(scaled(curve.x[i]) - scaled(step)) > (high - low) / 50) continue;
       rows.push({ ...curve, value: curve.y[i], spread: curve.s ? curve.s[i] : 0 });
     }
     rows.sort((a, b) => b.value - a.value);
@@ -66,8 +67,9 @@ for (const figure of document.querySelectorAll("figure")) {
       list.append(line);
     }
     tip.replaceChildren(`${chart.label} ${step}`, list);
-    // Over the legend, which says less: the curves stay to be seen.
-    tip.style.top = `${legend.offsetTop}px`;
+    // Over the legend, which says less: the curves stay to be seen. Panels have none of their own.
+    const below = plot.getBoundingClientRect().bottom - figure.getBoundingClientRect().top;
+    tip.style.top = `${legend.offsetHeight ? legend.offsetTop : below}px`;
     tip.style.minHeight = `${legend.offsetHeight}px`;
     tip.hidden = false;
   };
@@ -75,7 +77,8 @@ for (const figure of document.querySelectorAll("figure")) {
   plot.addEventListener("pointermove", (event) => {
     const box = plot.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * plot.viewBox.baseVal.width;
-    show(nearest(steps, low + ((x - left) / (right - left)) * (high - low)));
+    const place = low + ((x - left) / (right - left)) * (high - low);
+    show(nearest(steps, chart.logX ? 10 ** place : place));
   });
   plot.addEventListener("pointerleave", hide);
   plot.addEventListener("blur", hide);
@@ -86,14 +89,18 @@ for (const figure of document.querySelectorAll("figure")) {
     event.preventDefault();
     show(shown < 0 && move > 0 && move < 2 ? 0 : shown + move);
   });
+}
+// One series alone, while the pointer is on its name: in its figure, or in all panels of a grid.
+for (const legend of document.querySelectorAll("figure > .legend, .grid > .legend")) {
   for (const entry of legend.querySelectorAll("[data-series]")) {
-    const curves = plot.querySelectorAll(`.series[data-series="${entry.dataset.series}"]`);
+    const curves = legend.parentElement.querySelectorAll(
+      `.plot .series[data-series="${entry.dataset.series}"]`);
     entry.addEventListener("pointerenter", () => {
-      figure.dataset.only = "";
+      legend.parentElement.dataset.only = "";
       for (const curve of curves) curve.classList.add("only");
     });
     entry.addEventListener("pointerleave", () => {
-      delete figure.dataset.only;
+      delete legend.parentElement.dataset.only;
       for (const curve of curves) curve.classList.remove("only");
     });
   }

@@ -61,12 +61,16 @@ void remove_matching(const fs::path& folder, std::string_view prefix, std::strin
   for (const fs::path& path : found) fs::remove(path);
 }
 
+// What a run is, without what it was made with.
+Json essence(Json run) {
+  for (const char* key : {"version", "environment", "extended"}) run.erase(key);
+  return run;
+}
+
 // "/options/lr" of the first place where two runs differ; a change of version alone is none.
 std::string difference(const Json& was, const Json& is) {
-  Json before = was;
-  Json now = is;
-  before.erase("version");
-  now.erase("version");
+  const Json before = essence(was);
+  const Json now = essence(is);
   for (const auto& part : Json::diff(before, now)) {
     const std::string at = part.at("path");
     const Json::json_pointer pointer(at);
@@ -87,7 +91,8 @@ fs::path RunFolder::checkpoint(std::int64_t step) const {
 bool RunFolder::has_run() const { return fs::exists(path_ / "run.json"); }
 
 std::vector<fs::path> RunFolder::own_files() const {
-  return {path_ / "result.json", log(), times(), weights(), config(), path_ / "checkpoints"};
+  return {path_ / "result.json", log(), times(), weights(), config(),
+          path_ / "checkpoints", best()};
 }
 
 void RunFolder::check_start(bool overwrite) const {
@@ -134,6 +139,35 @@ void RunFolder::continue_run(const Json& run, const Note& note) const {
                     "choose another --out",
                     printable(path_.string()), differs));
   }
+}
+
+std::optional<std::int64_t> RunFolder::extended_from(const Json& run) const {
+  Json was = read_json(path_ / "run.json");
+  if (!was.contains("steps") || !was["steps"].is_number_integer()) return {};
+  const auto before = was["steps"].get<std::int64_t>();
+  if (before >= run.value("steps", std::int64_t{0})) return {};
+  was["steps"] = run["steps"];
+  if (!difference(was, run).empty()) return {};
+  const auto ended = result();
+  if (ended) return ended->value("status", "") == "finished" ? std::optional(before) : std::nullopt;
+  // Killed while it was being extended: the result is gone, the last checkpoint is there.
+  const auto steps = checkpoints();
+  return !steps.empty() && steps.back() == before ? std::optional(before) : std::nullopt;
+}
+
+void RunFolder::extend(const Json& run) const {
+  Json now = read_json(path_ / "run.json");
+  Json& list = now["extended"];
+  if (!list.is_array()) list = Json::array();
+  list.push_back({{"from", now["steps"]}, {"to", run["steps"]}});
+  now["steps"] = run["steps"];
+  // The result first: a longer run beside the result of the shorter would pass for finished.
+  remove_result();
+  write_json(path_ / "run.json", now);
+}
+
+Json RunFolder::environment() const {
+  return read_json(path_ / "run.json").value("environment", Json::object());
 }
 
 void RunFolder::remove_temporaries() const {

@@ -34,6 +34,7 @@ class RunFolder {
   std::filesystem::path times() const { return path_ / "times.jsonl"; }
   std::filesystem::path weights() const { return path_ / "model.safetensors"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
+  std::filesystem::path best() const { return path_ / "best"; }  // a folder of weights
   std::filesystem::path checkpoint(std::int64_t step) const;
 
   bool has_run() const;
@@ -44,6 +45,13 @@ class RunFolder {
   void start(const Json& run, bool overwrite) const;
   // Throws where the run in the folder is another one, naming what differs. Only reads.
   void continue_run(const Json& run, const Note& note = {}) const;
+  // The length of the run in the folder where `run` is the same and longer, and that one is done:
+  // nothing is left of it but to be extended. Only reads.
+  std::optional<std::int64_t> extended_from(const Json& run) const;
+  // Makes it the run of the folder; its log and checkpoints stay.
+  void extend(const Json& run) const;
+  // Where and on what the run began, as run.json has it; empty for runs of older versions.
+  Json environment() const;
   // What a killed process has left half-written. Under the lock alone: another process's files
   // look the same while it writes them.
   void remove_temporaries() const;

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lab/base/sha256.h"
+#include "lab/task/constants.h"
 #include "rode/error.h"
 #include "rode/version.h"
 
@@ -14,18 +16,6 @@ namespace rode::lab {
 namespace {
 
 constexpr const char* kOwnDefaults = "the optimizer's own defaults";
-
-void merge(Settings& into, const Settings& from) {
-  for (const auto& [key, value] : from) {
-    const auto same = [&](const auto& entry) { return entry.first == key; };
-    const auto found = std::find_if(into.begin(), into.end(), same);
-    if (found == into.end()) {
-      into.emplace_back(key, value);
-    } else {
-      found->second = value;
-    }
-  }
-}
 
 std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t otherwise) {
   return wanted > 0 ? wanted * unit : otherwise;
@@ -42,7 +32,7 @@ OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
     if (std::any_of(all.begin(), all.end(), known)) return {name, name, settings, kOwnDefaults};
   }
   OptimizerSpec spec = task.optimizer(name);
-  merge(spec.settings, settings);
+  merge_settings(spec.settings, settings);
   return spec;
 }
 
@@ -93,13 +83,18 @@ std::string note_of_repeats(const Task& task, const RunPlan& plan, std::uint64_t
       plan.total, task.train.batch, samples, epochs);
 }
 
+std::string run_name(const Task& task) {
+  return task.scale.empty() ? task.name : task.name + "-" + task.scale;
+}
+
 std::string describe_plan(const Task& task, const RunPlan& plan) {
   const TrainSpec& train = task.train;
   const std::int64_t full = train.epochs > 0 ? train.epochs * plan.steps_per_epoch : train.steps;
-  return fmt::format("{} steps of {} samples{}{}, {}", plan.total, train.batch,
-                     plan.total == full ? "" : fmt::format(" (the task has {} steps)", full),
-                     train.schedule == "cosine" ? fmt::format(", warm-up {}", plan.warmup) : "",
-                     train.schedule);
+  return fmt::format(
+      "{}{} steps of {} samples{}{}, {}",
+      task.scale.empty() ? "" : fmt::format("scale {}: ", task.scale), plan.total, train.batch,
+      plan.total == full ? "" : fmt::format(" (the task has {} steps)", full),
+      train.schedule == "cosine" ? fmt::format(", warm-up {}", plan.warmup) : "", train.schedule);
 }
 
 nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,
@@ -108,17 +103,21 @@ nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& 
   task.erase("title");
   task.erase("source");
   task.erase("optimizers");
+  task.erase("scales");
+  task.erase("sweep");
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   for (const OptionInfo& info : method.options()) values[info.key] = info.value;
-  return {{"format", 1},
-          {"task", std::move(task)},
-          {"optimizer", spec.name},
-          {"method", std::string(method.name())},
-          {"options", std::move(values)},
-          {"seed", options.seed},
-          {"steps", plan.total},
-          {"warmup", plan.warmup},
-          {"version", std::string(version())}};
+  nlohmann::ordered_json run = {{"format", 1},
+                                {"task", std::move(task)},
+                                {"optimizer", spec.name},
+                                {"method", std::string(method.name())},
+                                {"options", std::move(values)},
+                                {"seed", options.seed},
+                                {"steps", plan.total},
+                                {"warmup", plan.warmup},
+                                {"version", std::string(version())}};
+  if (!options.weights.empty()) run["weights"] = {{"sha256", sha256_of_file(options.weights)}};
+  return run;
 }
 
 }  // namespace rode::lab

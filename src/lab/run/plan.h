@@ -31,6 +31,11 @@ struct TrainOptions {
   int threads = 0;              // 0: torch's own number
   std::string device = "auto";  // auto, cpu, cuda
   std::int64_t keep = 2;        // checkpoints
+  bool keep_best = false;       // the weights of the lowest validation loss, in <out>/best
+  std::filesystem::path weights;  // safetensors to begin from; empty: drawn from the seed
+  // Norms in the log after every so many steps, without a wait for the device; 0: where losses are
+  // read.
+  std::int64_t log_interval = 0;
   // Steps between two readings of losses and norms, each of which waits for the device; 0: 1 on
   // the CPU, 10 on a GPU.
   std::int64_t read_interval = 0;
@@ -68,6 +73,8 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
                  std::optional<std::int64_t> warmup = {});
 // A warning where a run by steps on real data goes through them more than once; else empty.
 std::string note_of_repeats(const Task& task, const RunPlan& plan, std::uint64_t samples);
+// The folder of a task's runs below "runs": "gpt2", "gpt2-tiny".
+std::string run_name(const Task& task);
 // The protocol in words: "60 steps of 128 samples (the task has 4000), warm-up 20, cosine".
 std::string describe_plan(const Task& task, const RunPlan& plan);
 

@@ -10,14 +10,6 @@
 namespace rode::lab {
 namespace {
 
-// "1:02:03", "2:03"
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
-  const auto minutes = whole / 60;
-  if (minutes < 60) return fmt::format("{}:{:02}", minutes, whole % 60);
-  return fmt::format("{}:{:02}:{:02}", minutes / 60, minutes % 60, whole % 60);
-}
-
 // "953", "12.3k", "1.2M"
 std::string count_text(double value) {
   if (value < 1e3) return fmt::format("{:.0f}", value);
@@ -25,6 +17,13 @@ std::string count_text(double value) {
 }
 
 }  // namespace
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(std::max(0.0, seconds)));
+  const auto minutes = whole / 60;
+  if (minutes < 60) return fmt::format("{}:{:02}", minutes, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", minutes / 60, minutes % 60, whole % 60);
+}
 
 std::string format_progress(const Progress& progress) {
   constexpr int kCells = 20;

@@ -33,6 +33,7 @@ struct Progress {
   std::string_view unit = {};  // "tokens", "images"
 };
 std::string format_progress(const Progress& progress);
+std::string clock_text(double seconds);  // "1:02:03", "2:03"
 
 // The speed of this process: of its steps alone, and of all it does.
 class Pace {

@@ -58,11 +58,11 @@ void ShardSequences::read(std::uint64_t index, std::span<std::int64_t> tokens) c
   std::int64_t largest = -1;
   for (std::size_t filled = 0; filled < tokens.size(); ++shard) {
     const TokenShard& source = folder_.shards().at(shard);
-    const auto from = source.tokens().subspan(at - starts_[shard]);
-    const std::size_t count = std::min(from.size(), tokens.size() - filled);
-    if (count > 0) source.check(at - starts_[shard], count);
+    const std::size_t first = at - starts_[shard];
+    const std::size_t count = std::min(source.tokens().size() - first, tokens.size() - filled);
+    if (count > 0) source.check(first, count);
     for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t token = from[i];
+      const std::int64_t token = source.tokens()[first + i];
       largest = std::max(largest, token);
       tokens[filled + i] = token;
     }

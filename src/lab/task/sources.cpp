@@ -3,6 +3,7 @@
 #include "lab/task/sources.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -25,6 +26,12 @@ std::uint64_t samples(const Task& task, Split split) {
                                                           : task.data.eval_samples);
 }
 
+std::filesystem::path folder_of(const Task& task, Split split,
+                                const std::filesystem::path& data_folder) {
+  const bool apart = split == Split::valid && !task.data.valid_path.empty();
+  return data_folder / (apart ? task.data.valid_path : task.data.path);
+}
+
 constexpr int kTinySide = 32;
 
 }  // namespace
@@ -32,6 +39,15 @@ constexpr int kTinySide = 32;
 std::filesystem::path default_data_folder() {
   const char* folder = std::getenv("RODE_DATA_DIR");  // NOLINT(concurrency-mt-unsafe)
   return folder != nullptr && *folder != '\0' ? folder : "data";
+}
+
+Task with_vocabulary_of_data(const Task& task, const std::filesystem::path& data_folder) {
+  if (!task.model.vocab_from_data || task.data.kind != "tokens") return task;
+  const auto info = read_token_info(data_folder / task.data.path);
+  Task out = task;
+  out.model.vocab_from_data = false;
+  if (info) out.model.vocab_size = info->vocab_size;
+  return out;
 }
 
 std::shared_ptr<const SequenceSource> open_sequences(const Task& task, Split split,
@@ -43,7 +59,7 @@ std::shared_ptr<const SequenceSource> open_sequences(const Task& task, Split spl
     return std::make_shared<TinyLm>(options, samples(task, split), task.data.sequence, number);
   }
   if (task.data.kind != "tokens") throw wrong_kind(task, "tokens or tiny-lm");
-  TokenFolder folder(data_folder / task.data.path,
+  TokenFolder folder(folder_of(task, split, data_folder),
                      split == Split::train ? task.data.train : task.data.valid);
   return std::make_shared<ShardSequences>(std::move(folder), task.data.sequence,
                                           task.model.vocab_size);
@@ -57,9 +73,10 @@ std::shared_ptr<const ImageSource> open_images(const Task& task, Split split,
     source = std::make_shared<TinyVision>(samples(task, split), kTinySide,
                                           split == Split::train ? 0 : 1);
   } else if (task.data.kind == "cifar-100") {
-    source = std::make_shared<Cifar100>(data_folder / task.data.path / (name + ".bin"));
+    source = std::make_shared<Cifar100>(folder_of(task, split, data_folder) / (name + ".bin"));
   } else if (task.data.kind == "image-folder") {
-    source = std::make_shared<ImageFolder>(data_folder / task.data.path / name);
+    source = std::make_shared<ImageFolder>(folder_of(task, split, data_folder) / name,
+                                           task.data.classes);
   } else {
     throw wrong_kind(task, "cifar-100, image-folder or tiny-vision");
   }
@@ -68,6 +85,10 @@ std::shared_ptr<const ImageSource> open_images(const Task& task, Split split,
                 fmt::format("task '{}' has a model of {} classes and images of {}; expected equal "
                             "numbers; correct 'classes' or the folder",
                             task.name, task.model.classes, source->classes()));
+  }
+  const std::uint64_t wanted = samples(task, split);
+  if (wanted > 0 && wanted < source->size()) {
+    source = std::make_shared<SpreadImages>(std::move(source), wanted);
   }
   return source;
 }

@@ -16,6 +16,10 @@ enum class Split { train, valid };
 // RODE_DATA_DIR where it is set, else "data".
 std::filesystem::path default_data_folder();
 
+// Where the task leaves its vocabulary to the data: the task with the size that tokens.json names,
+// or with its own where there is no such file.
+Task with_vocabulary_of_data(const Task& task, const std::filesystem::path& data_folder);
+
 // For tasks of language and of images; the other kind throws.
 std::shared_ptr<const SequenceSource> open_sequences(const Task& task, Split split,
                                                      const std::filesystem::path& data_folder);

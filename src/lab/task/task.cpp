@@ -36,6 +36,7 @@ nlohmann::ordered_json model_json(const ModelSpec& model) {
   put("positions", model.positions);
   put("classes", model.classes);
   if (model.vocab_size > 0) {
+    if (model.vocab_from_data) json["vocab_from_data"] = true;
     json["tied"] = model.tied;
     if (model.kind == "qwen2") json["rope_base"] = model.rope_base;
     json["norm_eps"] = model.norm_eps;
@@ -50,8 +51,10 @@ nlohmann::ordered_json data_json(const Task& task) {
   nlohmann::ordered_json json = {{"kind", data.kind}};
   if (!data.path.empty()) {
     json.update({{"path", data.path}, {"train", data.train}, {"valid", data.valid}});
+    if (!data.valid_path.empty()) json["valid_path"] = data.valid_path;
   }
   if (data.train_samples > 0) json["train_samples"] = data.train_samples;
+  if (data.classes > 0) json["classes"] = data.classes;
   json["eval_samples"] = data.eval_samples;
   if (task.is_language()) {
     json["sequence"] = data.sequence;
@@ -140,6 +143,11 @@ nlohmann::ordered_json to_json(const Task& task) {
                                   {"settings", settings},
                                   {"source", spec.source}});
   }
+  for (const ScaleSpec& scale : task.scales) {
+    for (const auto& [key, value] : scale.settings) json["scales"][scale.name][key] = value;
+  }
+  if (!task.scale.empty()) json["scale"] = task.scale;
+  if (task.sweep.trials > 0) json["sweep"] = sweep_json(task.sweep);
   return json;
 }
 

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "lab/task/sweep.h"
 #include "rode/method.h"
 #include "rode/routing.h"
 
@@ -24,8 +25,9 @@ struct ModelSpec {
   std::int64_t kv_heads = 0;   // qwen2: fewer than heads is grouped-query attention
   std::int64_t mlp_width = 0;  // 0 for gpt2: four times the width
   std::int64_t vocab_size = 0;
-  std::int64_t positions = 0;  // gpt2: learned ones
-  bool tied = true;            // embedding and head are one
+  bool vocab_from_data = false;  // tokens: the size that tokens.json names takes its place
+  std::int64_t positions = 0;    // gpt2: learned ones
+  bool tied = true;              // embedding and head are one
   double rope_base = 10000;
   double norm_eps = 1e-6;
   double init_deviation = 0.02;
@@ -34,13 +36,17 @@ struct ModelSpec {
 };
 
 struct DataSpec {
-  std::string kind;               // tokens, tiny-lm, cifar-100, image-folder, tiny-vision
-  std::string path;               // below the data folder; empty for the synthetic ones
-  std::int64_t sequence = 0;      // tokens per sequence
-  std::int64_t eval_samples = 0;  // first sequences or images of the validation split; 0: all
-  std::string train = "train";    // splits, or folders of images
+  std::string kind;           // tokens, tiny-lm, cifar-100, image-folder, tiny-vision
+  std::string path;           // below the data folder; empty for the synthetic ones
+  std::string valid_path;     // of the validation split where it is another folder
+  std::int64_t sequence = 0;  // tokens per sequence
+  // Of the validation split, 0: all; the first sequences, or images spread over it.
+  std::int64_t eval_samples = 0;
+  std::string train = "train";  // splits, or folders of images
   std::string valid = "valid";
-  std::int64_t train_samples = 0;  // synthetic: how many there are
+  // Synthetic: how many there are; images: how many of the training split, spread over it, 0: all.
+  std::int64_t train_samples = 0;
+  std::int64_t classes = 0;  // image-folder: the first so many classes; 0: all
   std::int64_t image_size = 224;
   std::int64_t eval_resize = 224;
   bool augment = true;
@@ -66,8 +72,14 @@ struct TrainSpec {
 struct OptimizerSpec {
   std::string name;       // as compared: "rode-published"
   std::string optimizer;  // of the engine: "rode"
-  Settings settings;      // what differs from its defaults
+  Settings settings;      // its own, then those of the file's constants
   std::string source;     // where the rates come from
+};
+
+// A smaller form of a task: values that take the place of its own ("model.layers").
+struct ScaleSpec {
+  std::string name;  // "tiny"
+  Settings settings;
 };
 
 struct Task {
@@ -78,6 +90,9 @@ struct Task {
   DataSpec data;
   TrainSpec train;
   std::vector<OptimizerSpec> optimizers;  // in the order of the file
+  std::vector<ScaleSpec> scales;          // likewise; none where one was applied
+  std::string scale;                      // the one that was applied
+  SweepSpec sweep = {};
 
   bool is_language() const { return data.kind == "tokens" || data.kind == "tiny-lm"; }
   // Throws for a name that the task has no rates for, naming the nearest.
@@ -97,6 +112,11 @@ Task load_task(const std::string& name_or_path);
 bool is_task_key(std::string_view key);
 // The task with these values of [model], [data] and [train] replaced, checked as a file would be.
 Task with_settings(const Task& task, const Settings& settings);
+
+// The task at one of its scales; empty: as it is. A scale that it does not have is an error.
+Task with_scale(const Task& task, const std::string& scale);
+// The task as a command line wants it: at a scale, then with values of `--set`.
+Task load_task(const std::string& name_or_path, const std::string& scale, const Settings& settings);
 
 nlohmann::ordered_json to_json(const Task& task);
 // A task file with every value written out, which parse_task reads as the same task.

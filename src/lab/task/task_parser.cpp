@@ -3,20 +3,19 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/file_io.h"
 #include "lab/base/name.h"
 #include "lab/base/toml_table.h"
+#include "lab/task/constants.h"
 #include "lab/task/model_size.h"
 #include "lab/task/task.h"
+#include "lab/task/task_reader.h"
 #include "lab/text/token_shard.h"
 #include "rode/error.h"
 
 namespace rode::lab {
 namespace {
-
-constexpr std::string_view kTask = "task";
 
 // Largest values, far beyond what anyone trains: sums and products of them stay within int64.
 constexpr std::int64_t kMaxLayers = 1000;
@@ -52,6 +51,7 @@ ModelSpec parse_model(TomlTable& table) {
       table.fail("heads", fmt::format("is {}; expected a divisor of the width {}", model.heads,
                                       model.width));
     }
+    assign(model.vocab_from_data, table.truth("vocab_from_data"));
     assign(model.tied, table.truth("tied"));
     assign(model.dropout, table.number("dropout", 0, 0.99));
     assign(model.norm_eps, table.number("norm_eps", 0, 1));
@@ -88,14 +88,14 @@ ModelSpec parse_model(TomlTable& table) {
 }
 
 // Names with '/' between them: below the data folder, and not out of it.
-std::string data_path(TomlTable& table) {
-  const std::string path = table.required("path", table.text("path"));
+std::string data_path(TomlTable& table, std::string_view key) {
+  const std::string path = table.required(key, table.text(key));
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t end = std::min(path.find('/', at), path.size());
     if (!is_name(std::string_view(path).substr(at, end - at))) {
-      table.fail("path", fmt::format("is '{}'; expected a folder below the data folder, each part "
-                                     "{}; use --data or a link for folders elsewhere",
-                                     printable(path), kNameRule));
+      table.fail(key, fmt::format("is '{}'; expected a folder below the data folder, each part "
+                                  "{}; use --data or a link for folders elsewhere",
+                                  printable(path), kNameRule));
     }
     at = end + 1;
   }
@@ -112,7 +112,8 @@ DataSpec parse_data(TomlTable& table) {
         table.required("train_samples", table.whole("train_samples", 1, kMaxSamples));
     data.eval_samples = table.required("eval_samples", table.whole("eval_samples", 1, kMaxSamples));
   } else {
-    data.path = data_path(table);
+    data.path = data_path(table, "path");
+    if (table.has("valid_path")) data.valid_path = data_path(table, "valid_path");
     assign(data.eval_samples, table.whole("eval_samples", 0, kMaxSamples));
     if (data.kind == "cifar-100") data.valid = "test";
     assign(data.train, table.name("train"));
@@ -121,6 +122,8 @@ DataSpec parse_data(TomlTable& table) {
   if (data.kind == "tokens" || data.kind == "tiny-lm") {
     data.sequence = table.required("sequence", table.whole("sequence", 1, kMaxPositions));
   } else {
+    if (!synthetic) assign(data.train_samples, table.whole("train_samples", 0, kMaxSamples));
+    if (data.kind == "image-folder") assign(data.classes, table.whole("classes", 0, kMaxClasses));
     assign(data.image_size, table.whole("image_size", 1, 4096));
     data.eval_resize = data.image_size;
     assign(data.eval_resize, table.whole("eval_resize", data.image_size, 4096));
@@ -168,7 +171,26 @@ TrainSpec parse_train(TomlTable& table) {
   return train;
 }
 
-OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name) {
+// The engine's error at the line of the setting that is wrong; alone one may be wrong only for want
+// of the others.
+void check_options(const TomlTable& table, const OptimizerSpec& spec) {
+  try {
+    (void)Method::by_name(spec.optimizer, spec.settings);
+    return;
+  } catch (const Error& whole) {
+    for (const auto& setting : spec.settings) {
+      try {
+        (void)Method::by_name(spec.optimizer, {setting});
+      } catch (const Error&) {
+        table.fail(setting.first, fmt::format("in [optimizers.{}]: {}", spec.name, whole.what()));
+      }
+    }
+    table.fail("", fmt::format("[optimizers.{}]: {}", spec.name, whole.what()));
+  }
+}
+
+OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name,
+                              const std::string& constants) {
   OptimizerSpec spec;
   if (!is_name(name)) {
     table.fail("", fmt::format("[optimizers.\"{}\"]: expected {}", printable(name), kNameRule));
@@ -177,23 +199,15 @@ OptimizerSpec parse_optimizer(TomlTable& table, const std::string& name) {
   spec.optimizer = table.text("optimizer").value_or(name);
   spec.source = table.required("source", table.text("source"));
   spec.settings = table.rest_as_text();
-  for (const auto& setting : spec.settings) {
-    try {
-      (void)Method::by_name(spec.optimizer, {setting});
-    } catch (const Error&) {
-      // Alone it may be wrong only for want of the others: judged again below.
-      try {
-        (void)Method::by_name(spec.optimizer, spec.settings);
-      } catch (const Error& error) {
-        table.fail(setting.first, fmt::format("in [optimizers.{}]: {}", name, error.what()));
-      }
+  check_options(table, spec);
+  if (constants.empty()) return spec;
+  for (const auto& constant : constants_of(constants, spec.optimizer)) {
+    const auto same = [&](const auto& own) { return own.first == constant.first; };
+    if (std::none_of(spec.settings.begin(), spec.settings.end(), same)) {
+      spec.settings.push_back(constant);
     }
   }
-  try {
-    (void)Method::by_name(spec.optimizer, spec.settings);
-  } catch (const Error& error) {
-    table.fail("", fmt::format("[optimizers.{}]: {}", name, error.what()));
-  }
+  check_options(table, spec);
   return spec;
 }
 
@@ -220,6 +234,33 @@ void check_together(const Task& task, const TomlTable& root) {
   }
 }
 
+// [scale.tiny] with keys such as model.layers: whether they and their values exist is found by
+// applying them.
+std::vector<ScaleSpec> parse_scales(TomlTable& scales) {
+  std::vector<ScaleSpec> out;
+  for (const std::string& name : scales.keys()) {
+    if (!is_name(name)) {
+      scales.fail("", fmt::format("[scale.\"{}\"]: expected {}", printable(name), kNameRule));
+    }
+    ScaleSpec& scale = out.emplace_back(ScaleSpec{name, {}});
+    TomlTable table = scales.required(name, scales.table(name));
+    for (const char* section : {"model", "data", "train"}) {
+      auto values = table.table(section);
+      if (!values) continue;
+      for (const auto& [key, value] : values->rest_as_text()) {
+        scale.settings.emplace_back(fmt::format("{}.{}", section, key), value);
+      }
+    }
+    table.finish();
+    if (scale.settings.empty()) {
+      scales.fail(name, "is empty; expected values such as model.layers = 2");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 Task read_task(const toml::table& parsed, std::string_view name, std::string_view source) {
   TomlTable root(parsed, std::string(source), "", std::string(kTask));
   Task task;
@@ -230,66 +271,29 @@ Task read_task(const toml::table& parsed, std::string_view name, std::string_vie
   auto data = root.required("data", root.table("data"));
   auto train = root.required("train", root.table("train"));
   auto optimizers = root.required("optimizers", root.table("optimizers"));
+  const std::string constants = root.word("constants", constant_sets()).value_or("");
+  auto scales = root.table("scale");
+  auto sweep = root.table("sweep");
   root.finish();
   task.model = parse_model(model);
   task.data = parse_data(data);
   task.train = parse_train(train);
   for (const std::string& key : optimizers.keys()) {
     auto table = optimizers.required(key, optimizers.table(key));
-    task.optimizers.push_back(parse_optimizer(table, key));
+    task.optimizers.push_back(parse_optimizer(table, key, constants));
   }
   if (task.optimizers.empty()) optimizers.fail("", "[optimizers] is empty; expected at least one");
+  if (scales) task.scales = parse_scales(*scales);
   check_together(task, root);
+  if (sweep) task.sweep = parse_sweep(*sweep, task);
   return task;
 }
 
-// As a file would say it: a number, true or false, or else a string. Without a line of its own.
-void put(toml::table& table, std::string_view key, const std::string& value) {
-  if (value == "true" || value == "false") {
-    table.insert_or_assign(key, value == "true");
-    return;
-  }
-  const auto json = nlohmann::json::parse(value, nullptr, false);
-  if (json.is_number_integer()) {
-    table.insert_or_assign(key, json.get<std::int64_t>());
-  } else if (json.is_number()) {
-    table.insert_or_assign(key, json.get<double>());
-  } else {
-    table.insert_or_assign(key, value);
-  }
-}
-
-}  // namespace
-
 Task parse_task(std::string_view text, std::string_view name, std::string_view source) {
   require_name(name, kTask, "task");
-  return read_task(parse_toml(text, source, kTask), name, source);
-}
-
-bool is_task_key(std::string_view key) {
-  return key.starts_with("model.") || key.starts_with("data.") || key.starts_with("train.");
-}
-
-Task with_settings(const Task& task, const Settings& settings) {
-  if (settings.empty()) return task;
-  toml::table table = parse_toml(to_toml(task), task.source, kTask);
-  for (const auto& [path, value] : settings) {
-    const std::size_t dot = path.find('.');
-    const std::string section = path.substr(0, dot), key = path.substr(dot + 1);
-    toml::table& target = *table.get_as<toml::table>(section);
-    put(target, key, value);
-    // A task has one length.
-    if (section == "train" && key == "steps") target.erase("epochs");
-    if (section == "train" && key == "epochs") target.erase("steps");
-  }
-  try {
-    return read_task(table, task.name, task.source);
-  } catch (const Error& error) {
-    // Neither the file nor its lines have the value.
-    const std::string text = error.what(), file = file_error(kTask, task.source, "").what();
-    throw Error(ErrorKind::invalid_argument, kTask,
-                "--set: " + (text.starts_with(file) ? text.substr(file.size()) : text));
-  }
+  Task task = read_task(parse_toml(text, source, kTask), name, source);
+  for (const ScaleSpec& scale : task.scales) (void)with_scale(task, scale.name);
+  return task;
 }
 
 }  // namespace rode::lab

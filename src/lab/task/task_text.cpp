@@ -79,6 +79,20 @@ std::string to_toml(const Task& task) {
     }
     out += fmt::format("source = {}\n", toml_string(spec.source));
   }
+  for (const ScaleSpec& scale : task.scales) {
+    out += fmt::format("\n[scale.{}]\n", key_of(scale.name));
+    for (const auto& [key, value] : scale.settings) {
+      out += fmt::format("{} = {}\n", key, option_toml(value));
+    }
+  }
+  if (!json.contains("sweep")) return out;
+  Json sweep = json["sweep"];
+  const Json spaces = sweep["spaces"];
+  sweep.erase("spaces");
+  out += section("sweep", sweep);
+  for (const auto& [name, space] : spaces.items()) {
+    out += section("sweep.spaces." + key_of(name), space);
+  }
   return out;
 }
 

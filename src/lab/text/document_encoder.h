@@ -17,7 +17,7 @@ namespace rode::lab {
 // The tokens are those of each document as a whole: one end of text, then encode(document).
 class DocumentEncoder {
  public:
-  using Sink = std::function<void(std::span<const std::uint16_t>)>;
+  using Sink = std::function<void(std::span<const Token>)>;
 
   DocumentEncoder(Tokenizer& tokenizer, Sink sink)
       : tokenizer_(&tokenizer), sink_(std::move(sink)) {}
@@ -35,7 +35,7 @@ class DocumentEncoder {
   Tokenizer* tokenizer_;
   Sink sink_;
   std::string text_;  // what is not encoded yet
-  std::vector<std::uint16_t> tokens_;
+  std::vector<Token> tokens_;
   std::uint64_t documents_ = 0;
   std::uint64_t bytes_ = 0;
 };

@@ -18,7 +18,7 @@ constexpr std::size_t kMostCached = 400'000;  // about 100 MB at the worst
 
 // A symbol of a piece in a doubly linked list over positions.
 struct Symbol {
-  std::uint16_t token = 0;
+  Token token = 0;
   bool alive = true;
   std::size_t previous = 0;
   std::size_t next = 0;
@@ -27,9 +27,9 @@ struct Symbol {
 struct Candidate {
   std::uint32_t rank = 0;
   std::size_t at = 0;
-  std::uint16_t left = 0;  // what stood there when the candidate was made
-  std::uint16_t right = 0;
-  std::uint16_t token = 0;
+  Token left = 0;  // what stood there when the candidate was made
+  Token right = 0;
+  Token token = 0;
 
   bool operator>(const Candidate& other) const {
     return rank != other.rank ? rank > other.rank : at > other.at;
@@ -38,13 +38,13 @@ struct Candidate {
 
 }  // namespace
 
-const Gpt2Tokenizer::Merge* Gpt2Tokenizer::merge_of(std::uint16_t left, std::uint16_t right) const {
-  const auto found = merges_.find((std::uint32_t{left} << 16U) | right);
+const Gpt2Tokenizer::Merge* Gpt2Tokenizer::merge_of(Token left, Token right) const {
+  const auto found = merges_.find((std::uint64_t{left} << 32U) | right);
   return found == merges_.end() ? nullptr : &found->second;
 }
 
 // A heap of candidates: n log n also for a piece of a million equal letters.
-void Gpt2Tokenizer::merge_piece(std::string_view piece, std::vector<std::uint16_t>& tokens) const {
+void Gpt2Tokenizer::merge_piece(std::string_view piece, std::vector<Token>& tokens) const {
   const std::size_t size = piece.size();
   std::vector<Symbol> symbols(size);
   for (std::size_t i = 0; i < size; ++i) {
@@ -54,8 +54,8 @@ void Gpt2Tokenizer::merge_piece(std::string_view piece, std::vector<std::uint16_
   const auto offer = [&](std::size_t at) {
     const std::size_t next = symbols[at].next;
     if (next >= size) return;
-    const std::uint16_t left = symbols[at].token;
-    const std::uint16_t right = symbols[next].token;
+    const Token left = symbols[at].token;
+    const Token right = symbols[next].token;
     if (const Merge* merge = merge_of(left, right)) {
       queue.push({merge->rank, at, left, right, merge->token});
     }
@@ -78,7 +78,7 @@ void Gpt2Tokenizer::merge_piece(std::string_view piece, std::vector<std::uint16_
   for (std::size_t i = 0; i < size; i = symbols[i].next) tokens.push_back(symbols[i].token);
 }
 
-void Gpt2Tokenizer::encode_piece(std::string_view piece, std::vector<std::uint16_t>& tokens) {
+void Gpt2Tokenizer::encode_piece(std::string_view piece, std::vector<Token>& tokens) {
   if (const auto found = cache_.find(piece); found != cache_.end()) {
     const auto& [at, count] = found->second;
     for (std::size_t i = at; i < at + count; ++i) tokens.push_back(cached_[i]);
@@ -94,7 +94,7 @@ void Gpt2Tokenizer::encode_piece(std::string_view piece, std::vector<std::uint16
 }
 
 std::size_t Gpt2Tokenizer::encode_part(std::string_view text, bool last,
-                                       std::vector<std::uint16_t>& tokens) {
+                                       std::vector<Token>& tokens) {
   std::size_t begin = 0;
   while (begin < text.size()) {
     const std::size_t end = piece_end(text, begin);
@@ -112,9 +112,9 @@ std::size_t Gpt2Tokenizer::encode_part(std::string_view text, bool last,
   return begin;
 }
 
-std::string Gpt2Tokenizer::decode(std::span<const std::uint16_t> tokens) const {
+std::string Gpt2Tokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
-  for (const std::uint16_t token : tokens) {
+  for (const Token token : tokens) {
     if (token >= bytes_of_.size()) {
       throw Error(ErrorKind::invalid_argument, "gpt2 tokenizer",
                   fmt::format("token {}; expected tokens below {}; decode with the vocabulary that "

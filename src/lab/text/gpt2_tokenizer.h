@@ -33,17 +33,16 @@ class Gpt2Tokenizer : public Tokenizer {
 
   std::string_view name() const override { return "gpt2"; }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(bytes_of_.size()); }
-  std::uint16_t end_of_text() const override { return end_of_text_; }
-  std::size_t encode_part(std::string_view text, bool last,
-                          std::vector<std::uint16_t>& tokens) override;
-  std::string decode(std::span<const std::uint16_t> tokens) const override;
+  Token end_of_text() const override { return end_of_text_; }
+  std::size_t encode_part(std::string_view text, bool last, std::vector<Token>& tokens) override;
+  std::string decode(std::span<const Token> tokens) const override;
   // Files that are not those that OpenAI published, with both digests.
   std::vector<std::string> notes() const override { return notes_; }
 
  private:
   struct Merge {
     std::uint32_t rank = 0;
-    std::uint16_t token = 0;
+    Token token = 0;
   };
   struct Hash {
     using is_transparent = void;  // looked up by a view, without a copy
@@ -51,30 +50,30 @@ class Gpt2Tokenizer : public Tokenizer {
       return std::hash<std::string_view>()(text);
     }
   };
-  using TokenOf = std::unordered_map<std::string, std::uint16_t, Hash, std::equal_to<>>;
+  using TokenOf = std::unordered_map<std::string, Token, Hash, std::equal_to<>>;
 
   TokenOf read_encoder(std::string_view text, const std::string& source);
   void read_merges(std::string_view text, const TokenOf& token_of, const std::string& source);
-  const Merge* merge_of(std::uint16_t left, std::uint16_t right) const;
-  void encode_piece(std::string_view piece, std::vector<std::uint16_t>& tokens);
-  std::size_t encode_start(std::string_view start, std::vector<std::uint16_t>& tokens) const;
-  bool stays_apart(std::uint16_t left, std::uint16_t right) const;
-  void merge_piece(std::string_view piece, std::vector<std::uint16_t>& tokens) const;
+  const Merge* merge_of(Token left, Token right) const;
+  void encode_piece(std::string_view piece, std::vector<Token>& tokens);
+  std::size_t encode_start(std::string_view start, std::vector<Token>& tokens) const;
+  bool stays_apart(Token left, Token right) const;
+  void merge_piece(std::string_view piece, std::vector<Token>& tokens) const;
 
-  std::array<std::uint16_t, 256> byte_token_{};
+  std::array<Token, 256> byte_token_{};
   std::vector<std::string> bytes_of_;                // by token
-  std::unordered_map<std::uint32_t, Merge> merges_;  // by left * 65536 + right
-  std::vector<std::uint16_t> made_;                  // by a merge, in the order of their numbers
+  std::unordered_map<std::uint64_t, Merge> merges_;  // by left * 2^32 + right
+  std::vector<Token> made_;                          // by a merge, in the order of their numbers
   std::size_t special_ = 0;                          // entries that are neither bytes nor made
   std::size_t longest_ = 1;                          // bytes of a token that is not special
   std::size_t window_ = kWindow;
-  std::uint16_t end_of_text_ = 0;
+  Token end_of_text_ = 0;
   std::vector<std::string> notes_;
 
   // Pieces repeat: most of a text is encoded from here. Values are ranges of cached_.
   std::unordered_map<std::string, std::pair<std::size_t, std::size_t>, Hash, std::equal_to<>>
       cache_;
-  std::vector<std::uint16_t> cached_;
+  std::vector<Token> cached_;
 };
 
 }  // namespace rode::lab

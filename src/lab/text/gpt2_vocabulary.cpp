@@ -117,7 +117,7 @@ Gpt2Tokenizer::TokenOf Gpt2Tokenizer::read_encoder(std::string_view text,
       throw fail(
           fmt::format("does not give '{}' a number below {}", printable(spelling), json.size()));
     }
-    const auto token = number.get<std::uint16_t>();
+    const auto token = number.get<Token>();
     std::string bytes = bytes_of_spelling(spelling);
     if (bytes.empty() || !bytes_of_[token].empty()) {
       throw fail(fmt::format("'{}' is not a spelling of bytes, or shares its number {}",
@@ -153,7 +153,7 @@ void Gpt2Tokenizer::read_merges(std::string_view text, const TokenOf& token_of,
   };
   const auto token = [&](const std::string& bytes) {
     const auto found = token_of.find(bytes);
-    return found == token_of.end() ? -1 : static_cast<int>(found->second);
+    return found == token_of.end() ? std::int64_t{-1} : std::int64_t{found->second};
   };
   std::uint32_t rank = 0;
   std::size_t line_number = 0;
@@ -171,9 +171,9 @@ void Gpt2Tokenizer::read_merges(std::string_view text, const TokenOf& token_of,
       left = bytes_of_spelling(line.substr(0, blank));
       right = bytes_of_spelling(line.substr(blank + 1));
     }
-    const int a = token(left);
-    const int b = token(right);
-    const int merged = token(left + right);
+    const std::int64_t a = token(left);
+    const std::int64_t b = token(right);
+    const std::int64_t merged = token(left + right);
     if (a < 0 || b < 0 || merged < 0) {
       throw fail(fmt::format("line {}: '{}' does not merge two tokens of encoder.json into a third",
                              line_number, printable(line)));
@@ -186,15 +186,15 @@ void Gpt2Tokenizer::read_merges(std::string_view text, const TokenOf& token_of,
           line_number, printable(line), merged,
           rank == made_.size() ? "none" : fmt::format("{}", made_[rank])));
     }
-    const auto made_before = [&](int part, const std::string& bytes) {
+    const auto made_before = [&](std::int64_t part, const std::string& bytes) {
       return bytes.size() == 1 || part < merged;
     };
     if (!made_before(a, left) || !made_before(b, right)) {
       throw fail(fmt::format("line {}: '{}' merges a token that a later line produces", line_number,
                              printable(line)));
     }
-    const auto key = (static_cast<std::uint32_t>(a) << 16U) | static_cast<std::uint32_t>(b);
-    merges_.emplace(key, Merge{rank++, static_cast<std::uint16_t>(merged)});
+    const auto key = (static_cast<std::uint64_t>(a) << 32U) | static_cast<std::uint64_t>(b);
+    merges_.emplace(key, Merge{rank++, static_cast<Token>(merged)});
   }
   if (rank != made_.size()) {
     throw fail(

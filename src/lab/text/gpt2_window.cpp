@@ -31,19 +31,18 @@ struct Cut {
 
 }  // namespace
 
-bool Gpt2Tokenizer::stays_apart(std::uint16_t left, std::uint16_t right) const {
-  std::vector<std::uint16_t> merged;
+bool Gpt2Tokenizer::stays_apart(Token left, Token right) const {
+  std::vector<Token> merged;
   merge_piece(bytes_of_[left] + bytes_of_[right], merged);
   return merged.size() == 2 && merged[0] == left && merged[1] == right;
 }
 
-std::size_t Gpt2Tokenizer::encode_start(std::string_view start,
-                                        std::vector<std::uint16_t>& tokens) const {
+std::size_t Gpt2Tokenizer::encode_start(std::string_view start, std::vector<Token>& tokens) const {
   constexpr std::size_t kFirstRest = 8;  // in longest tokens: most boundaries are settled by then
   constexpr std::size_t kFarther = 4;
-  std::vector<std::uint16_t> whole;
+  std::vector<Token> whole;
   merge_piece(start, whole);
-  std::vector<std::uint16_t> rest;
+  std::vector<Token> rest;
   for (std::size_t back = kFirstRest * longest_; back <= start.size() / 2; back *= kFarther) {
     // The last end of a token that leaves `back` bytes behind it and where a character begins, so
     // that the rest is again one piece: of the same kind, and too long to be a contraction.
@@ -57,7 +56,7 @@ std::size_t Gpt2Tokenizer::encode_start(std::string_view start,
       if (character == end) cut = {end, i + 1};
     }
     if (cut.at == 0) return 0;
-    std::map<std::uint16_t, bool> apart;  // by the token behind the cut
+    std::map<Token, bool> apart;  // by the token behind the cut
     const auto holds = [&](std::size_t q) {
       rest.clear();
       merge_piece(start.substr(cut.at, q - cut.at), rest);

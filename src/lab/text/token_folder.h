@@ -89,7 +89,7 @@ class TokenFolderWriter {
   TokenFolderWriter& operator=(const TokenFolderWriter&) = delete;
   ~TokenFolderWriter();
 
-  void append(std::span<const std::uint16_t> tokens);
+  void append(std::span<const Token> tokens);
   SplitInfo finish();  // throws where no token was appended
 
  private:

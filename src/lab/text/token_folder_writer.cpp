@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 void check(const TokenInfo& info, const TokenFolderWriter::Options& options) {
   if (info.vocab_size < 1 || info.vocab_size > kMaxVocabSize) {
     throw Error(ErrorKind::invalid_argument, kTokenFolder,
-                fmt::format("a vocabulary of {} entries; expected 1 to {} (shards hold uint16)",
-                            info.vocab_size, kMaxVocabSize));
+                fmt::format("a vocabulary of {} entries; expected 1 to {}", info.vocab_size,
+                            kMaxVocabSize));
   }
   if (options.split != "train" && options.split != "valid" && options.split != "test") {
     throw Error(ErrorKind::invalid_argument, kTokenFolder,
@@ -135,9 +135,11 @@ std::string TokenFolderWriter::shard_name(std::int64_t number) const {
   return fmt::format("{}_{:06}.bin", options_.split, number);
 }
 
-void TokenFolderWriter::append(std::span<const std::uint16_t> tokens) {
+void TokenFolderWriter::append(std::span<const Token> tokens) {
   while (!tokens.empty()) {
-    if (!shard_) shard_.emplace(stage_ / shard_name(written_.shards));
+    if (!shard_) {
+      shard_.emplace(stage_ / shard_name(written_.shards), layout_for(info_.vocab_size));
+    }
     const std::size_t count = std::min(options_.shard_tokens - shard_->size(), tokens.size());
     shard_->append(tokens.first(count));
     tokens = tokens.subspan(count);

@@ -26,10 +26,24 @@ constexpr std::string_view kShardRemedy = "make it again with 'rode data tokens'
 
 using Header = std::array<std::int32_t, 256>;
 
+// As the file has them.
+std::vector<std::byte> packed(std::span<const Token> tokens, const ShardLayout& layout,
+                              std::string_view path) {
+  std::vector<std::byte> bytes(tokens.size() * layout.width);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (layout.width == sizeof(std::uint16_t) && tokens[i] >= kNarrowVocabSize) {
+      throw file_error(kTokenShard, path,
+                       fmt::format("token {} for a shard of 16-bit tokens; expected one below {}",
+                                   tokens[i], kNarrowVocabSize));
+    }
+    std::memcpy(bytes.data() + i * layout.width, &tokens[i], layout.width);
+  }
+  return bytes;
+}
+
 }  // namespace
 
-std::span<const std::uint16_t> parse_shard(std::span<const std::byte> bytes,
-                                           std::string_view source) {
+ShardTokens parse_shard(std::span<const std::byte> bytes, std::string_view source) {
   const auto fail = [&](std::string_view what) {
     return file_error(kTokenShard, source, fmt::format("{}; {}", what, kShardRemedy));
   };
@@ -39,27 +53,28 @@ std::span<const std::uint16_t> parse_shard(std::span<const std::byte> bytes,
   }
   Header header;
   std::memcpy(header.data(), bytes.data(), kShardHeaderBytes);
-  if (header[0] != kShardMagic) {
-    throw fail(fmt::format("begins with {}; expected the magic number {} of a token shard",
-                           header[0], kShardMagic));
+  const bool wide = header[0] == kWideShard.magic;
+  const ShardLayout& layout = wide ? kWideShard : kNarrowShard;
+  if (header[0] != layout.magic) {
+    throw fail(fmt::format("begins with {}; expected the magic number {} or {} of a token shard",
+                           header[0], kNarrowShard.magic, kWideShard.magic));
   }
-  if (header[1] != kShardVersion) {
-    throw fail(fmt::format("has version {}; expected version {} (uint16 tokens)", header[1],
-                           kShardVersion));
+  if (header[1] != layout.version) {
+    throw fail(fmt::format("has version {}; expected version {} ({} tokens)", header[1],
+                           layout.version, wide ? "uint32" : "uint16"));
   }
   if (header[2] < 0) {
     throw fail(fmt::format("claims {} tokens; expected a count of 0 or more", header[2]));
   }
   const auto count = static_cast<std::size_t>(header[2]);
   const std::size_t body = bytes.size() - kShardHeaderBytes;
-  if (body != count * sizeof(std::uint16_t)) {
+  if (body != count * layout.width) {
     throw fail(
         fmt::format("claims {} tokens ({} bytes) but {} bytes follow the header; the file "
                     "was cut short or appended to",
-                    count, count * sizeof(std::uint16_t), body));
+                    count, count * layout.width, body));
   }
-  // A mapping begins at a page, other memory at an allocation, and the header is even: aligned.
-  return {reinterpret_cast<const std::uint16_t*>(bytes.data() + kShardHeaderBytes), count};
+  return {bytes.subspan(kShardHeaderBytes), layout.width};
 }
 
 TokenShard::TokenShard(const std::filesystem::path& path)
@@ -84,8 +99,8 @@ void TokenShard::protect(BlockHashes hashes) {
 void TokenShard::check(std::size_t first, std::size_t count) const {
   if (hashes_.empty()) return;
   const auto bytes = mapping_.bytes();
-  const auto block_of = [](std::size_t token) {
-    return (kShardHeaderBytes + token * sizeof(std::uint16_t)) / kShardBlockBytes;
+  const auto block_of = [width = tokens_.width()](std::size_t token) {
+    return (kShardHeaderBytes + token * width) / kShardBlockBytes;
   };
   const std::size_t last = count == 0 ? block_of(first) : block_of(first + count - 1);
   for (std::size_t block = block_of(first); block <= last; ++block) {
@@ -107,15 +122,15 @@ void TokenShard::check(std::size_t first, std::size_t count) const {
 
 namespace {
 
-Header header_of(std::size_t count) {
+Header header_of(std::size_t count, const ShardLayout& layout) {
   if (count > kMaxShardTokens) {
     throw Error(ErrorKind::invalid_argument, kTokenShard,
                 fmt::format("{} tokens for one shard; expected at most {}; use smaller shards",
                             count, kMaxShardTokens));
   }
   Header header{};
-  header[0] = kShardMagic;
-  header[1] = kShardVersion;
+  header[0] = layout.magic;
+  header[1] = layout.version;
   header[2] = static_cast<std::int32_t>(count);
   return header;
 }
@@ -128,8 +143,10 @@ Error write_error(const std::filesystem::path& path, int number) {
 
 }  // namespace
 
-ShardWriter::ShardWriter(const std::filesystem::path& path)
-    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+ShardWriter::ShardWriter(const std::filesystem::path& path, const ShardLayout& layout)
+    : path_(path),
+      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
+      layout_(layout) {
   if (file_.get() < 0) throw write_error(path_, errno);
 }
 
@@ -144,10 +161,11 @@ void ShardWriter::write(std::span<const std::byte> bytes, std::size_t at) {
   }
 }
 
-void ShardWriter::append(std::span<const std::uint16_t> tokens) {
-  std::ignore = header_of(size_ + tokens.size());
-  const std::span<const std::byte> bytes = std::as_bytes(tokens);
-  write(bytes, kShardHeaderBytes + size_ * sizeof(std::uint16_t));
+void ShardWriter::append(std::span<const Token> tokens) {
+  std::ignore = header_of(size_ + tokens.size(), layout_);
+  const std::vector<std::byte> made = packed(tokens, layout_, path_.string());
+  const std::span<const std::byte> bytes = made;
+  write(bytes, kShardHeaderBytes + size_ * layout_.width);
   size_ += tokens.size();
   const std::size_t room = kShardBlockBytes - kShardHeaderBytes - first_.size();
   const std::size_t early = std::min(room, bytes.size());
@@ -156,7 +174,7 @@ void ShardWriter::append(std::span<const std::uint16_t> tokens) {
 }
 
 BlockHashes ShardWriter::close() {
-  const Header header = header_of(size_);
+  const Header header = header_of(size_, layout_);
   write(std::as_bytes(std::span(header)), 0);
   if (!file_.sync() || !file_.close()) throw write_error(path_, errno);
   BlockHasher beginning;
@@ -168,8 +186,10 @@ BlockHashes ShardWriter::close() {
   return hashes;
 }
 
-BlockHashes write_shard(const std::filesystem::path& path, std::span<const std::uint16_t> tokens) {
-  const Header header = header_of(tokens.size());
+BlockHashes write_shard(const std::filesystem::path& path, std::span<const Token> tokens,
+                        const ShardLayout& layout) {
+  const Header header = header_of(tokens.size(), layout);
+  const std::vector<std::byte> body = packed(tokens, layout, path.string());
   AtomicFile file(path, kTokenShard);
   BlockHasher hasher;
   const auto write = [&](std::span<const std::byte> bytes) {
@@ -177,7 +197,7 @@ BlockHashes write_shard(const std::filesystem::path& path, std::span<const std::
     file.write(bytes);
   };
   write(std::as_bytes(std::span(header)));
-  write(std::as_bytes(tokens));
+  write(body);
   file.commit();
   return hasher.finish();
 }

@@ -11,14 +11,14 @@
 namespace rode::lab {
 
 std::size_t ByteTokenizer::encode_part(std::string_view text, bool /*last*/,
-                                       std::vector<std::uint16_t>& tokens) {
+                                       std::vector<Token>& tokens) {
   for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
   return text.size();
 }
 
-std::string ByteTokenizer::decode(std::span<const std::uint16_t> tokens) const {
+std::string ByteTokenizer::decode(std::span<const Token> tokens) const {
   std::string text;
-  for (const std::uint16_t token : tokens) {
+  for (const Token token : tokens) {
     if (token < 256) text += static_cast<char>(token);
   }
   return text;

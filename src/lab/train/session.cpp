@@ -12,6 +12,7 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/module.h>
@@ -20,6 +21,7 @@
 #include "lab/base/random.h"
 #include "lab/models/autocast.h"
 #include "lab/task/model_size.h"
+#include "lab/train/norms.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -27,17 +29,6 @@ namespace {
 
 // Sequences of random numbers out of a run's seed.
 constexpr std::uint64_t kTorchSequence = 1;
-
-c10::Device choose_device(const std::string& name) {
-  const bool cuda = at::globalContext().hasCUDA();
-  if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
-  if (!cuda) {
-    throw Error(ErrorKind::unsupported, "train",
-                "no usable CUDA device; train with --device cpu, or use a LibTorch with CUDA on a "
-                "machine that has a GPU");
-  }
-  return {at::kCUDA, 0};
-}
 
 template <class Value>
 at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::IntArrayRef sizes,
@@ -130,6 +121,17 @@ class GradientSums {
 
 }  // namespace
 
+c10::Device choose_device(const std::string& name) {
+  const bool cuda = at::globalContext().hasCUDA();
+  if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
+  if (!cuda) {
+    throw Error(ErrorKind::unsupported, "train",
+                "no usable CUDA device; train with --device cpu, or use a LibTorch with CUDA on a "
+                "machine that has a GPU");
+  }
+  return {at::kCUDA, 0};
+}
+
 Session::Session(const TrainOptions& options, const Method& method)
     : task_(options.task), device_(choose_device(options.device)) {
   require_memory(task_, device_.is_cpu(), machine_bytes());
@@ -140,6 +142,7 @@ Session::Session(const TrainOptions& options, const Method& method)
     at::Generator(at::globalContext().defaultGenerator(device_)).set_current_seed(seed);
   }
   model_ = make_model(task_.model, options.seed);
+  if (!options.weights.empty()) load_weights(*model_, options.weights);
   model_->set_checkpoint_activations(task_.train.checkpoint_activations);
   if (task_.train.parameters == "bf16") model_->module().to(at::kBFloat16);
   model_->module().to(device_);
@@ -213,18 +216,38 @@ std::vector<Measured> Session::read(const std::vector<Unread>& unread) const {
   return out;
 }
 
+void Session::clip() {
+  if (task_.train.clip <= 0) return;
+  std::vector<at::Tensor> all;
+  for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
+    all.insert(all.end(), parameters.begin(), parameters.end());
+  });
+  ::torch::nn::utils::clip_grad_norm_(all, task_.train.clip);
+}
+
 void Session::step(double multiplier) {
-  if (task_.train.clip > 0) {
-    std::vector<at::Tensor> all;
-    for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
-      all.insert(all.end(), parameters.begin(), parameters.end());
-    });
-    ::torch::nn::utils::clip_grad_norm_(all, task_.train.clip);
-  }
+  clip();
   optimizer_->step(multiplier);
 }
 
+at::Tensor Session::step_with_norms(double multiplier) {
+  clip();
+  std::vector<at::Tensor> all;
+  for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
+    all.insert(all.end(), parameters.begin(), parameters.end());
+  });
+  StepNorms norms(all);
+  optimizer_->step(multiplier);
+  return norms.finish();
+}
+
 void Session::check() { optimizer_->check(); }
+
+void Session::synchronize() const {
+  if (device_.is_cuda()) {
+    c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+  }
+}
 
 std::optional<Measured> Session::evaluate(BatchSource& batches, const Stop& stop,
                                           const Done& done) {
@@ -289,14 +312,18 @@ std::int64_t Session::parameters() {
   return count;
 }
 
+std::optional<std::int64_t> Session::torch_peak_bytes() const {
+  if (!device_.is_cuda()) return std::nullopt;
+  const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return stats.allocated_bytes[kAll].peak;
+}
+
 std::int64_t Session::peak_bytes() const {
-  if (device_.is_cuda()) {
-    const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
-    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  if (const auto torch_peak = torch_peak_bytes()) {
     // State lies in Torch's tensors. The workspace does not: the engine takes it from CUDA when it
     // is made, and keeps it.
-    const rode::Optimizer& engine = optimizer_->engine();
-    return stats.allocated_bytes[kAll].peak + static_cast<std::int64_t>(engine.workspace_bytes());
+    return *torch_peak + static_cast<std::int64_t>(optimizer_->engine().workspace_bytes());
   }
   struct rusage usage = {};
   if (::getrusage(RUSAGE_SELF, &usage) != 0) return 0;

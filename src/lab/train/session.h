@@ -35,6 +35,9 @@ struct WeightNorms {
   std::vector<std::pair<std::string, double>> matrices;  // those of the matrix rule
 };
 
+// "auto", "cpu" or "cuda"; throws where there is none.
+c10::Device choose_device(const std::string& name);
+
 // Seeds torch's generators, makes the model on the device and the optimizer over it.
 class Session {
  public:
@@ -50,7 +53,12 @@ class Session {
   std::vector<Measured> read(const std::vector<Unread>& unread) const;
   // All rates times `multiplier`. Enqueued only, on a GPU: what it refuses comes from check().
   void step(double multiplier);
+  // The same, and norms of the step that stay on the device: see norms.h. Costs a copy of the
+  // weights.
+  at::Tensor step_with_norms(double multiplier);
   void check();
+  void clear_gradients() { optimizer_->zero_grad(); }
+  void synchronize() const;  // waits for all that the device has to do
   // Over the validation samples; nothing where `stop` said so. `done`: after each part.
   std::optional<Measured> evaluate(BatchSource& batches, const Stop& stop, const Done& done);
 
@@ -58,6 +66,8 @@ class Session {
   std::int64_t parameters();
   // On a GPU Torch's tensors and the engine's workspace; on the CPU the whole process.
   std::int64_t peak_bytes() const;
+  // Torch's tensors alone, as torch.cuda.max_memory_allocated counts; nothing on the CPU.
+  std::optional<std::int64_t> torch_peak_bytes() const;
   Model& model() { return *model_; }
   rode::torch::EngineOptimizer& optimizer() { return *optimizer_; }
   c10::Device device() const { return device_; }
@@ -69,6 +79,7 @@ class Session {
     at::Tensor hits;  // images classified rightly; undefined for language
   };
   Part forward(const Batch& batch, std::int64_t from, std::int64_t rows);
+  void clip();
 
   Task task_;
   c10::Device device_;

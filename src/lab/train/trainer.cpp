@@ -5,75 +5,14 @@
 #include <optional>
 #include <string>
 
+#include "core/file_io.h"
 #include "lab/train/bf16_speed.h"
-#include "lab/train/resume.h"
+#include "lab/train/norms.h"
 #include "lab/train/torch_messages.h"
 #include "lab/train/trainer_impl.h"
 #include "rode/optimizer.h"
 
 namespace rode::lab {
-namespace {
-
-// About a second of the larger models: a wait costs what the host needs to get ahead again.
-constexpr std::int64_t kReadOnGpu = 10;
-
-}  // namespace
-
-Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
-    : options(given),
-      hooks(std::move(given_hooks)),
-      spec(resolve_optimizer(options.task, options.optimizer, options.settings)),
-      method(Method::by_name(spec.optimizer, spec.settings)),
-      batches(options.task, options.seed, options.data_folder),
-      plan(plan_run(options.task, batches.epoch_samples(), options.steps, options.warmup)),
-      folder(options.out),
-      session(options, method) {
-  state.data = batches.position();
-  read_interval = session.device().is_cuda() ? kReadOnGpu : 1;
-  if (options.read_interval > 0) read_interval = options.read_interval;
-  const Json run = describe_run(options, plan, spec, method);
-  for (const std::string& text : batches.notes()) note(text);
-  const std::string repeats = note_of_repeats(options.task, plan, batches.epoch_samples());
-  if (!repeats.empty()) note(repeats);
-  if (options.resume && folder.has_run()) {
-    folder.continue_run(run, [this](const std::string& text) { note(text); });
-    // A run that is done is only read: its folder may be one that cannot be written.
-    if (find_finished()) return;
-    take_lock();
-    folder.continue_run(run);  // another process may have replaced it until now
-    folder.remove_temporaries();
-    load();
-  } else {
-    folder.check_start(options.overwrite);
-    folder.create();
-    take_lock();
-    folder.start(run, options.overwrite);
-  }
-}
-
-bool Trainer::Impl::find_finished() {
-  finished = folder.result();
-  if (finished && finished->value("status", "") != "finished") finished.reset();
-  return finished.has_value();
-}
-
-void Trainer::Impl::take_lock() {
-  lock.emplace(folder.path());
-  if (!lock->held()) {
-    note("the file system of '" + folder.path().string() +
-         "' does not support locks; nothing stops a second process from using the folder");
-  }
-}
-
-void Trainer::Impl::load() {
-  const auto found = resume(folder, {.data = state.data, .total = plan.total, .seed = options.seed},
-                            session, [this](const std::string& text) { note(text); });
-  if (!found) return;
-  state = *found;
-  resumed = true;
-  saved = state.step;
-  saved_evaluation = state.evaluated;
-}
 
 void Trainer::Impl::save() {
   if (saved == state.step && saved_evaluation == state.evaluated) return;
@@ -87,6 +26,16 @@ void Trainer::Impl::save() {
   saved = state.step;
   saved_evaluation = state.evaluated;
   folder.keep_last(options.keep, saved);
+}
+
+// Of a lower loss than any before, as from_pretrained opens them. A run that is killed here and
+// resumed makes the same evaluation, and the same files, again.
+void Trainer::Impl::save_best() {
+  if (!options.keep_best) return;
+  create_folders(folder.best(), "train");
+  save_pretrained(session.model(), folder.best(),
+                  std::max<std::int64_t>(1, options.task.data.sequence));
+  write_json(folder.best() / "best.json", {{"step", state.step}, {"loss", state.best_loss}});
 }
 
 // False where it was asked to stop before the end: nothing is recorded then.
@@ -111,6 +60,7 @@ bool Trainer::Impl::evaluate() {
   if (measured->loss < state.best_loss) {
     state.best_loss = measured->loss;
     state.best_step = state.step;
+    save_best();
   }
   log->evaluation({.step = state.step,
                    .loss = measured->loss,
@@ -145,12 +95,7 @@ bool Trainer::Impl::train_step() {
     const double known = losses.back().loss;
     if (!std::isfinite(known)) diverge(state.step, "the loss is " + std::to_string(known));
   }
-  try {
-    session.step(multiplier);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::non_finite) throw;
-    diverge(state.step, error.what());
-  }
+  take_step(multiplier);
   ++state.step;
   state.data = batch.after;
   if (std::ssize(waiting) >= read_interval || plan.evaluates_at(state.step) ||
@@ -160,6 +105,30 @@ bool Trainer::Impl::train_step() {
   pace.add_step(start);
   report(progress());
   return true;
+}
+
+void Trainer::Impl::take_step(double multiplier) {
+  // The last of those that are read together has the engine's own norms.
+  const bool gathers = options.log_interval > 0 && read_interval > options.log_interval &&
+                       state.step % options.log_interval == 0;
+  try {
+    if (gathers) {
+      gathered.push_back(session.step_with_norms(multiplier));
+      gathered_at.push_back(waiting.size() - 1);
+    } else {
+      session.step(multiplier);
+    }
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::non_finite) throw;
+    diverge(state.step, error.what());
+  }
+}
+
+void Trainer::Impl::read_gathered() {
+  const std::vector<GlobalDiagnostics> found = read_norms(gathered);
+  for (std::size_t i = 0; i < found.size(); ++i) waiting[gathered_at[i]].global = found[i];
+  gathered.clear();
+  gathered_at.clear();
 }
 
 void Trainer::Impl::read_losses() {
@@ -173,6 +142,7 @@ void Trainer::Impl::read_losses() {
 void Trainer::Impl::settle() {
   if (waiting.empty()) return;
   read_losses();
+  read_gathered();
   std::string refused;
   try {
     session.check();

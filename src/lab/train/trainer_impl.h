@@ -30,13 +30,18 @@ struct Trainer::Impl {
     if (hooks.warning) hooks.warning(text);
   }
 
+  void begin();
+  void begin_in_folder(const Json& run);
   bool find_finished();
   void take_lock();
   void load();
   void save();
+  void save_best();
   bool evaluate();
   bool train_step();
+  void take_step(double multiplier);
   void read_losses();
+  void read_gathered();
   void settle();
   Progress progress() const;
   void report(const Progress& progress) const {
@@ -76,6 +81,9 @@ struct Trainer::Impl {
   std::vector<StepRecord> waiting;
   std::vector<Measured> losses;
   std::vector<Unread> unread;
+  // Norms of steps that were not waited for, on the device: with their place in `waiting`.
+  std::vector<std::size_t> gathered_at;
+  std::vector<at::Tensor> gathered;
   std::int64_t read_interval = 1;
   Pace pace;
 };

@@ -67,6 +67,7 @@ Json Trainer::Impl::result(const char* status) {
   json["state_bytes"] = engine.state_bytes();
   json["workspace_bytes"] = engine.workspace_bytes();
   json["peak_memory_bytes"] = session.peak_bytes();
+  if (const auto torch_peak = session.torch_peak_bytes()) json["torch_peak_bytes"] = *torch_peak;
   json["seconds"] = seconds;
   json["units_per_second"] = seconds > 0 ? static_cast<double>(units) / seconds : 0.0;
   json["threads"] = session.threads();

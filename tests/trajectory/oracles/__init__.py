@@ -42,6 +42,9 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
 
 def _full(optimizer, w, options, name, matrix, in_out, dtype, int8):
     """With state in full precision."""
+    # A matrix that begins at zero has no direction, and is the rest's.
+    if matrix and options.get("on_zero") == "rest" and np.linalg.norm(w) <= options["eps"]:
+        matrix = False
     if matrix and optimizer in _MATRIX_RULES:
         return _MATRIX_RULES[optimizer](name, w, options, in_out=in_out, dtype=dtype)
     use_torch = dtype == np.float64 and not int8  # whose state is its own

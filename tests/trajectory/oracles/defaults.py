@@ -17,6 +17,7 @@ _RODE = {
     "floor": 1e-6,
     "eps": 1e-12,
     "eps_ns": 1e-12,
+    "on_zero": "rest",
     "reproject": "guarded",
     "nesterov": False,
     "radius": "learned",
@@ -72,11 +73,12 @@ DEFAULTS = {
         **_NEWTON_SCHULZ,
         **_ADAMW_REST,
     },
+    # One rule for everything: the rest has the rate and the decay of the others unless they are set.
     "ademamix": {
         "lr": 2.237e-4,
-        "lr_rest": 1.779e-3,
+        "lr_rest": None,
         "weight_decay": 1e-2,
-        "weight_decay_rest": 9e-4,
+        "weight_decay_rest": None,
         "betas": (0.9, 0.999, 0.9999),
         "alpha": 2.0,
         "eps": 1e-8,
@@ -84,19 +86,18 @@ DEFAULTS = {
     },
     "adamw": {
         "lr": 1.544e-4,
-        "lr_rest": 2.988e-3,
+        "lr_rest": None,
         "weight_decay": 1e-2,
-        "weight_decay_rest": 9e-4,
+        "weight_decay_rest": None,
         "betas": (0.9, 0.95),
         "eps": 1e-8,
         "maximize": False,
     },
-    # The rest's rate follows `lr` unless it is set.
     "adafactor": {
         "lr": 1e-3,
         "lr_rest": None,
         "weight_decay": 0.0,
-        "weight_decay_rest": 0.0,
+        "weight_decay_rest": None,
         "eps": 1e-30,
         "clip_threshold": 1.0,
         "decay_rate": -0.8,
@@ -105,14 +106,14 @@ DEFAULTS = {
         "lr": 1e-4,
         "lr_rest": None,
         "weight_decay": 0.1,
-        "weight_decay_rest": 0.1,
+        "weight_decay_rest": None,
         "betas": (0.9, 0.99),
     },
     "sgd": {
         "lr": 1e-1,
-        "lr_rest": 1e-1,
+        "lr_rest": None,
         "weight_decay": 5e-4,
-        "weight_decay_rest": 5e-4,
+        "weight_decay_rest": None,
         "momentum": 0.9,
         "nesterov": False,
         "maximize": False,
@@ -124,6 +125,15 @@ SAME_RULE = {"ademamix", "adamw", "adafactor", "lion", "sgd"}
 
 # The adaptive radius has a relative rate, with its own default.
 ADAPTIVE_LR_RHO = 1e-2
+
+
+def _rates_of(optimizer, options):
+    """The name whose default rates belong to these options, whatever the optimizer was called."""
+    if "snr" in options:
+        return "rode-snr" if options["snr"] else "rode"
+    if "scale" in options:
+        return "muon-rms" if options["scale"] == "rms" else "muon"
+    return optimizer
 
 
 def options_of(optimizer, changed=None):
@@ -138,6 +148,10 @@ def options_of(optimizer, changed=None):
     if changed.get("coefficients") == "four":
         options["ns_steps"] = 4
     options.update(changed)
-    if "lr_rest" in options and options["lr_rest"] is None:
-        options["lr_rest"] = options["lr"]
+    if optimizer not in SAME_RULE and "lr_rest" not in changed:
+        own = DEFAULTS[_rates_of(optimizer, options)]
+        options["lr_rest"] = own["lr_rest"] * options["lr"] / own["lr"]
+    for key in ("lr", "weight_decay"):
+        if options.get(f"{key}_rest", 0) is None:
+            options[f"{key}_rest"] = options[key]
     return options

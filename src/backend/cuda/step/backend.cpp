@@ -86,6 +86,7 @@ void CudaBackend::store_norm(const Weights& weight, const Geometry& geometry, fl
 
 double CudaBackend::squared_norm(const Weights& weight, const Geometry& geometry) {
   const DeviceGuard guard(device_);
+  check_memory(weight.data, "weights", std::nullopt);
   launch_norm(norm_args(view_of(weight), geometry, norm_, nullptr), stream_);
   RODE_CUDA_CHECK(cudaMemcpyAsync(norm_result_.data(), norm_.data(), sizeof(double),
                                   cudaMemcpyDeviceToHost, stream_));

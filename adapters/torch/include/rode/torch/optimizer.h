@@ -50,6 +50,9 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   // A gradient that holds NaN or Inf refuses the step (at first), or skips its parameter. From
   // the next step on; no part of an archive.
   void set_on_non_finite(OnBadGradient policy);
+  // rode::EngineOptions::batched; false is for measurements. From the next step on; no part of an
+  // archive.
+  void set_batched(bool batched);
 
   // As torch's, and checks the options at once. Called through a reference to torch's class,
   // some versions of torch (2.13) give the group the defaults instead of its options.
@@ -92,6 +95,7 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   std::vector<std::unique_ptr<Binding>> kept_;  // graphs may still replay their steps
   std::int64_t steps_ = 0;                      // of earlier engines
   OnBadGradient on_non_finite_ = OnBadGradient::refuse;
+  bool batched_ = true;
 };
 
 // `EngineOptions`: a struct of rode/optim/.

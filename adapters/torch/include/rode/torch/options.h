@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,7 @@ using rode::GroupRule;
 // The fields of a parameter group besides the optimizer's own options.
 struct GroupSettings {
   GroupRule rule = GroupRule::automatic;
-  Route route = Route::language;          // of an automatic group, and of a module
+  Route route = Route::automatic;         // of an automatic group, and of a module
   Layout layout = Layout::out_in;         // how the group's matrices are stored
   std::vector<std::string> names = {};    // of the parameters, for messages; empty: "param.0", ...
   bool couple_lr_rho = true;              // lr_rho acts as lr_rho * lr / initial_lr
@@ -53,6 +54,10 @@ class GroupOptions : public GroupSettings {
   GroupOptions(const GroupOptions&) = default;
   GroupOptions& operator=(const GroupOptions&) = default;
 };
+
+// What an archive holds of a method: the options that were given. Those that follow others still do
+// so after loading.
+std::map<std::string, std::string> given_options(const Method& method);
 
 // `EngineOptions` is a struct of rode/optim/: its fields are this class's, under their names.
 //   RODEOptions options(rode::RodeOptions{.lr = 1e-3, .nesterov = true});

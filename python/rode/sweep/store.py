@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A study in Optuna's SQLite storage, which optuna-dashboard opens. Several processes may share it."""
+
+import math
+import pathlib
+import uuid
+from typing import Any
+
+from rode._command import BadUsage, Failed, reason
+from rode.sweep.outcome import Outcome
+from rode.sweep.plan import Plan
+from rode.sweep.propose import (
+    DIVERGED,
+    FINISHED,
+    RUNNING,
+    Record,
+    frozen,
+    require_optuna,
+)
+from rode.sweep.space import Values
+
+_REMEDY = "rode sweep ask and tell need none"
+
+
+def require_same(stored: dict[str, Any], asked: dict[str, Any], where: str) -> None:
+    """A study goes on with what it was begun with."""
+    for key, now in asked.items():
+        if stored.get(key) != now:
+            raise BadUsage(
+                f"[sweep] {where} was begun with {key} = {stored.get(key)}, now it is {now}; "
+                "expected the same; repeat the first command's options, or use another file or "
+                "--out"
+            )
+
+
+class Store:
+    """Not for threads; writes are serialised by the caller's lock."""
+
+    def __init__(self, path: pathlib.Path, plan: Plan, candidates: list[Values]) -> None:
+        optuna = require_optuna(_REMEDY)
+        self.optuna = optuna
+        self.space = plan.space
+        asked = {**plan.identity(), "candidates": candidates}
+        name = f"{pathlib.Path(plan.task).stem} {plan.optimizer}"
+        try:
+            self.study = optuna.create_study(
+                storage=f"sqlite:///{path}",
+                study_name=name,
+                direction="minimize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # SQLAlchemy's, which has many kinds
+            raise Failed(
+                f"[sweep] '{path}' cannot be opened: {reason(error)}; expected an SQLite file of "
+                "Optuna in a folder that can be written; choose another --out"
+            ) from None
+        stored = self.study.user_attrs.get("rode")
+        if stored is None:
+            self.study.set_user_attr("rode", asked)
+        else:
+            require_same(stored, asked, f"the study '{name}' of '{path}'")
+
+    def history(self) -> list[Record]:
+        """All trials, in order of their numbers."""
+        states = self.optuna.trial.TrialState
+        out = []
+        for trial in self.study.get_trials(deepcopy=False):
+            if set(trial.params) != set(self.space.ranges):
+                raise Failed(
+                    f"[sweep] trial {trial.number} of the study has values of "
+                    f"{', '.join(trial.params) or 'nothing'}; expected "
+                    f"{', '.join(self.space.ranges)}; it was not made by rode sweep; use another "
+                    "--out"
+                )
+            status, value = RUNNING, math.inf
+            if trial.state == states.COMPLETE:
+                value = trial.value
+                status = FINISHED if math.isfinite(value) else DIVERGED
+            elif trial.state != states.RUNNING:  # set by hand: the worst, never dropped
+                status = DIVERGED
+            details = trial.user_attrs.get("result", {})
+            out.append(Record(trial.number, dict(trial.params), status, value, details))
+        return out
+
+    def add(self, values: Values) -> int:
+        """A running trial, with its values at once: a kill leaves all of it or nothing."""
+        token = uuid.uuid4().hex
+        told = {"settings": self.space.settings(values), "token": token}
+        self.study.add_trial(frozen(self.space, Record(-1, values), user_attrs=told))
+        trials = self.study.get_trials(deepcopy=False)
+        return next(int(t.number) for t in reversed(trials) if t.user_attrs.get("token") == token)
+
+    def finish(self, number: int, outcome: Outcome) -> None:
+        trial = next(t for t in self.study.get_trials(deepcopy=False) if t.number == number)
+        told = {"status": outcome.status, **outcome.details}
+        self.optuna.trial.Trial(self.study, trial._trial_id).set_user_attr("result", told)
+        self.study.tell(number, outcome.value)

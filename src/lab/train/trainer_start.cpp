@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a run begins: from nothing, from its last checkpoint, or beyond its end.
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "lab/task/data_digest.h"
+#include "lab/train/environment.h"
+#include "lab/train/resume.h"
+#include "lab/train/trainer_impl.h"
+
+namespace rode::lab {
+namespace {
+
+// About a second of the larger models: a wait costs what the host needs to get ahead again.
+constexpr std::int64_t kReadOnGpu = 10;
+
+}  // namespace
+
+Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
+    : options(given),
+      hooks(std::move(given_hooks)),
+      spec(resolve_optimizer(options.task, options.optimizer, options.settings)),
+      method(Method::by_name(spec.optimizer, spec.settings)),
+      batches(options.task, options.seed, options.data_folder),
+      plan(plan_run(options.task, batches.epoch_samples(), options.steps, options.warmup)),
+      folder(options.out),
+      session(options, method) {
+  state.data = batches.position();
+  read_interval = session.device().is_cuda() ? kReadOnGpu : 1;
+  if (options.read_interval > 0) read_interval = options.read_interval;
+  // Norms that are asked for less often than losses are read come with them.
+  if (options.log_interval > read_interval) read_interval = options.log_interval;
+  for (const std::string& text : batches.notes()) note(text);
+  const std::string repeats = note_of_repeats(options.task, plan, batches.epoch_samples());
+  if (!repeats.empty()) note(repeats);
+  begin();
+}
+
+void Trainer::Impl::begin() {
+  Json run = describe_run(options, plan, spec, method);
+  if (options.resume && folder.has_run()) {
+    begin_in_folder(run);
+    return;
+  }
+  folder.check_start(options.overwrite);
+  folder.create();
+  take_lock();
+  run["environment"] = describe_environment(session.device());
+  run["environment"]["data"] = digest_data(options.task, options.data_folder);
+  folder.start(run, options.overwrite);
+}
+
+void Trainer::Impl::begin_in_folder(const Json& run) {
+  const auto extended = folder.extended_from(run);
+  if (!extended) {
+    folder.continue_run(run, [this](const std::string& text) { note(text); });
+    // A run that is done is only read: its folder may be one that cannot be written.
+    if (find_finished()) return;
+  }
+  take_lock();
+  if (extended && folder.extended_from(run) == extended) folder.extend(run);
+  folder.continue_run(run);  // another process may have replaced it until now
+  folder.remove_temporaries();
+  load();
+  if (extended) {
+    const RunPlan before = plan_run(options.task, batches.epoch_samples(), *extended, plan.warmup);
+    note("the finished run of " + std::to_string(*extended) + " steps is extended to " +
+         std::to_string(plan.total) + ": from here on the schedule is that of " +
+         std::to_string(plan.total) + " steps, whose multiplier is now " +
+         std::to_string(plan.multiplier(state.step)) + "; the last step before had " +
+         std::to_string(before.multiplier(*extended - 1)));
+  }
+  const Json was = folder.environment();
+  if (was.contains("data") && was["data"] != digest_data(options.task, options.data_folder)) {
+    note("the data are not those that the run began with: their digests differ from run.json's");
+  }
+}
+
+bool Trainer::Impl::find_finished() {
+  finished = folder.result();
+  if (finished && finished->value("status", "") != "finished") finished.reset();
+  return finished.has_value();
+}
+
+void Trainer::Impl::take_lock() {
+  lock.emplace(folder.path());
+  if (!lock->held()) {
+    note("the file system of '" + folder.path().string() +
+         "' does not support locks; nothing stops a second process from using the folder");
+  }
+}
+
+void Trainer::Impl::load() {
+  const auto found = resume(folder, {.data = state.data, .total = plan.total, .seed = options.seed},
+                            session, [this](const std::string& text) { note(text); });
+  if (!found) return;
+  state = *found;
+  resumed = true;
+  saved = state.step;
+  saved_evaluation = state.evaluated;
+}
+
+}  // namespace rode::lab

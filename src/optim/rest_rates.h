@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rate and decay of the rest where they are not given: decided here for every optimizer.
+//
+// One rule for everything: the rest has the rate and the decay of the matrices. A matrix optimizer,
+// which leaves the rest to AdamW, scales its default lr_rest by lr / default lr: whoever gives one
+// rate means one rate, and lr = 0 leaves all weights where they are.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "rode/optim/mars_m.h"
+#include "rode/optim/muon.h"
+#include "rode/optim/rode.h"
+#include "rode/optim/soap.h"
+
+namespace rode {
+
+// A matrix optimizer's default rates, which belong together.
+struct DefaultRates {
+  double lr, lr_rest;
+};
+
+// Those selected for the paper's Qwen2-style model.
+constexpr DefaultRates kRodeRates{RodeOptions{}.lr, 2.915e-3};
+constexpr DefaultRates kRodeSnrRates{4.544e-3, 2.974e-3};
+constexpr DefaultRates kMuonRates{MuonOptions{}.lr, 2.897e-3};
+constexpr DefaultRates kMuonRmsRates{5.160e-3, 2.913e-3};
+
+inline DefaultRates default_rates(const RodeOptions& o) {
+  return o.snr ? kRodeSnrRates : kRodeRates;
+}
+inline DefaultRates default_rates(const MuonOptions& o) {
+  return o.scale == MuonScale::rms ? kMuonRmsRates : kMuonRates;
+}
+inline DefaultRates default_rates(const SoapOptions&) { return {SoapOptions{}.lr, 2.591e-3}; }
+inline DefaultRates default_rates(const MarsMOptions&) { return {MarsMOptions{}.lr, 2.693e-3}; }
+
+template <class Options>
+concept LeavesRestToAdamW = requires(const Options& o) { o.betas_rest; };
+
+template <class Options>
+double rest_lr(const Options& o) {
+  if (o.lr_rest) return *o.lr_rest;
+  if constexpr (LeavesRestToAdamW<Options>) {
+    const DefaultRates own = default_rates(o);
+    // Not beyond fp32: an error would name an option that nobody has set.
+    constexpr double most = std::numeric_limits<float>::max();
+    return std::min(own.lr_rest * (o.lr / own.lr), most);
+  } else {
+    return o.lr;
+  }
+}
+
+template <class Options>
+double rest_weight_decay(const Options& o) {
+  if constexpr (LeavesRestToAdamW<Options>) {
+    return o.weight_decay_rest;
+  } else {
+    return o.weight_decay_rest.value_or(o.weight_decay);
+  }
+}
+
+}  // namespace rode
