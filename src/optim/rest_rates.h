@@ -22,16 +22,14 @@ struct DefaultRates {
 };
 
 // Those selected for the paper's Qwen2-style model.
-constexpr DefaultRates kRodeRates{RodeOptions{}.lr, 2.915e-3};
 constexpr DefaultRates kRodeSnrRates{4.544e-3, 2.974e-3};
-constexpr DefaultRates kMuonRates{MuonOptions{}.lr, 2.897e-3};
 constexpr DefaultRates kMuonRmsRates{5.160e-3, 2.913e-3};
 
 inline DefaultRates default_rates(const RodeOptions& o) {
-  return o.snr ? kRodeSnrRates : kRodeRates;
+  return o.snr ? kRodeSnrRates : DefaultRates{RodeOptions{}.lr, 2.915e-3};
 }
 inline DefaultRates default_rates(const MuonOptions& o) {
-  return o.scale == MuonScale::rms ? kMuonRmsRates : kMuonRates;
+  return o.scale == MuonScale::rms ? kMuonRmsRates : DefaultRates{MuonOptions{}.lr, 2.897e-3};
 }
 inline DefaultRates default_rates(const SoapOptions&) { return {SoapOptions{}.lr, 2.591e-3}; }
 inline DefaultRates default_rates(const MarsMOptions&) { return {MarsMOptions{}.lr, 2.693e-3}; }
