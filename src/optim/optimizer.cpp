@@ -37,7 +37,10 @@ Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
-void Optimizer::set_stream(void* stream) { impl_->backend->set_stream(stream); }
+void Optimizer::set_stream(void* stream) {
+  impl_->backend->set_stream(stream);
+  impl_->engine.stream = stream;  // for an engine that a load makes anew
+}
 
 bool Optimizer::capturing() const { return impl_->backend->capturing(); }
 

@@ -3,7 +3,7 @@
 //
 // One rule for everything: the rest has the rate and the decay of the matrices. A matrix optimizer,
 // which leaves the rest to AdamW, scales its default lr_rest by lr / default lr: whoever gives one
-// rate means one rate, and lr = 0 leaves all weights where they are.
+// rate means one rate, and lr = 0 turns no matrix and leaves the rest where it is.
 #pragma once
 
 #include <algorithm>

@@ -133,9 +133,13 @@ TEST(Report, KeepsScalesAndStartingWeightsApart) {
     if (*scale != 0) run.run["task"]["scale"] = scale;
   }
   found.runs.emplace_back(fake_run({})).run["weights"] = {{"sha256", "00"}};
+  found.runs.emplace_back(fake_run({})).run["extended"] = Json::array({{{"from", 5}, {"to", 10}}});
   const Report report = make_report(std::move(found));
-  ASSERT_EQ(report.comparisons.size(), 3U);
+  ASSERT_EQ(report.comparisons.size(), 4U);
   EXPECT_TRUE(report.problems.empty());
+  EXPECT_MENTIONS(report.comparisons[2].protocol, "begun from given weights");
+  EXPECT_MENTIONS(report.comparisons[3].protocol, "extended from a shorter run");
+  EXPECT_MENTIONS(report.comparisons[1].title, ", scale tiny");
   EXPECT_EQ(report.comparisons[1].name, "tiny-lm-tiny");
   EXPECT_EQ(report.comparisons[1].protocol.substr(0, 22), "scale tiny: 10 steps o");
   EXPECT_EQ(report.comparisons[2].name, "tiny-lm-10-steps-2");

@@ -276,6 +276,7 @@ TEST(ResolveOptimizer, LetsTheCommandLineWinAndTellsOfDefaults) {
   EXPECT_MENTIONS(error_of([&] { resolve_optimizer(task, "sap", {}); }), "no rates");
   const OptimizerSpec other = resolve_optimizer(task, "soap", {{"lr", "0.125"}});
   EXPECT_EQ(other.optimizer, "soap");
+  EXPECT_EQ(other.settings, (Settings{{"lr", "0.125"}, {"rounding", "nearest"}}));  // the task's
   EXPECT_MENTIONS(note_of_defaults(task, other), "no rates for 'soap'");
   EXPECT_MENTIONS(note_of_defaults(task, other), "lr = 0.125");
 }

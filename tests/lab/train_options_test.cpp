@@ -51,6 +51,27 @@ TEST(Extension, OfAFinishedRunGoesOnWithTheLongerSchedule) {
   EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), "/steps is 36 there and 24 here");
 }
 
+// Its result and its log are all that is left of such a run: they stay.
+TEST(Extension, NeedsTheCheckpointOfTheLastStep) {
+  const Scratch scratch;
+  TrainOptions options = options_for(small_task(), "adamw", scratch / "run");
+  Trainer(options).run();
+  const Json result = read_json(options.out / "result.json");
+  const auto log = read_json_lines(options.out / "log.jsonl");
+  options.resume = true;
+  options.steps = 36;
+  const auto refused = [&](const char* what) {
+    EXPECT_MENTIONS(error_of([&] { Trainer trainer(options); }), what);
+    EXPECT_EQ(read_json(options.out / "result.json"), result);
+    EXPECT_EQ(read_json_lines(options.out / "log.jsonl"), log);
+  };
+  const RunFolder folder(options.out);
+  std::filesystem::resize_file(folder.checkpoint(24), 1000);
+  refused("step-00000024");
+  std::filesystem::remove_all(options.out / "checkpoints");
+  refused("without the checkpoint of its last step");
+}
+
 TEST(Extension, IsForRunsThatAreDone) {
   const Scratch scratch;
   TrainOptions options = options_for(small_task(), "adamw", scratch / "run");

@@ -232,7 +232,8 @@ std::string to_svg(const ChartGrid& grid) {
                   R"( font-size="15")");
   for (std::size_t i = 0; i < grid.panels.size(); ++i) {
     const double x = kPlotWidth * static_cast<double>(i % columns);
-    const double y = kTitle + panel * static_cast<double>(i / columns) + (single ? 0 : kRow);
+    const std::size_t line = i / columns;
+    const double y = kTitle + panel * static_cast<double>(line) + (single ? 0 : kRow);
     if (!single) {
       out += label_at(x + (kPlotLeft + kPlotRight) / 2, y, "middle", grid.panels[i].title,
                       R"( font-size="13")");

@@ -23,7 +23,8 @@ constexpr std::size_t kMostCurves = 16;  // of one chart
 // All that two runs of one comparison share.
 std::string protocol_key(const Json& run) {
   Json key = {{"task", run.at("task")}, {"steps", run.at("steps")}};
-  for (const char* part : {"warmup", "weights"}) {  // weights: those that it began from
+  // weights: those that it began from; extended: with schedules of several lengths
+  for (const char* part : {"warmup", "weights", "extended"}) {
     if (run.contains(part)) key[part] = run[part];
   }
   return key.dump();
@@ -77,6 +78,8 @@ std::string protocol_of(const Comparison& comparison) {
   for (const OptimizerSummary& optimizer : comparison.optimizers) {
     for (const RunSummary& one : optimizer.runs) seeds.insert(one.seed);
   }
+  if (run.contains("weights")) text += ", begun from given weights";
+  if (run.contains("extended")) text += ", extended from a shorter run";
   return text + "; " + seeds_text(seeds);
 }
 
@@ -232,6 +235,9 @@ std::vector<Comparison> compare_runs(FoundRuns& found,
   for (Comparison& comparison : all) {
     label_all(comparison.optimizers);
     comparison.title = title_of(comparison.task, titles);
+    const std::string scale = text_at(comparison.run()["task"], "scale");
+    const std::string suffix = scale.empty() ? "" : fmt::format(", scale {}", scale);
+    if (!comparison.title.ends_with(suffix)) comparison.title += suffix;
     comparison.protocol = protocol_of(comparison);
   }
   name_all(all);

@@ -39,7 +39,8 @@ void compare_parts(std::vector<std::string>& out, const std::string& part, const
     }
   }
   for (const std::string& key : keys) {
-    compare_value(out, part + "." + key, here.value(key, Json()), paper.value(key, Json()));
+    compare_value(out, fmt::format("{}.{}", part, key), here.value(key, Json()),
+                  paper.value(key, Json()));
   }
 }
 

@@ -41,11 +41,12 @@ Json table_json(const Table& table) {
     Json entry = Json::object();
     for (std::size_t c = 0; c < row.size(); ++c) {
       const Column& column = table.columns[c];
-      if (row[c].value) {
-        entry[column.name] = *row[c].value;
-        if (row[c].deviation) entry[column.name + " " + column.error_name] = *row[c].deviation;
-      } else if (!row[c].text.empty()) {
-        entry[column.name] = row[c].text;
+      const Cell& cell = row[c];
+      if (cell.value) {
+        entry[column.name] = *cell.value;
+        if (cell.deviation) entry[column.name + " " + column.error_name] = *cell.deviation;
+      } else if (!cell.text.empty()) {
+        entry[column.name] = cell.text;
       }
     }
     rows.push_back(std::move(entry));

@@ -28,6 +28,11 @@ void check_description(const fs::path& file, const Json& run) {
                                  "the file from a copy, or repeat the run",
                                  what));
   };
+  if (run.is_object() && !run.contains("task") && run.contains("model")) {
+    throw file_error(
+        kOperation, file.string(),
+        "describes a run of 'rode finetune'; its table is that of 'rode evaluate table'");
+  }
   require(run.is_object() && run.contains("task") && run["task"].is_object(), "has no task");
   require(is_name(text_at(run["task"], "name")), "its task has no name");
   for (const char* part : {"model", "data", "train"}) {

@@ -125,11 +125,12 @@ void Table::mark_best() {
     std::string best_shown;
     std::size_t values = 0;
     for (const auto& row : rows) {
-      if (!row[c].value) continue;
+      const Cell& cell = row[c];
+      if (!cell.value) continue;
       ++values;
-      if (sign * *row[c].value >= best) continue;
-      best = sign * *row[c].value;
-      best_shown = mean_text(row[c]);
+      if (sign * *cell.value >= best) continue;
+      best = sign * *cell.value;
+      best_shown = mean_text(cell);
     }
     if (values < 2) continue;  // nothing that it would be better than
     // Two means that are printed alike are both the best.

@@ -148,11 +148,18 @@ std::optional<std::int64_t> RunFolder::extended_from(const Json& run) const {
   if (before >= run.value("steps", std::int64_t{0})) return {};
   was["steps"] = run["steps"];
   if (!difference(was, run).empty()) return {};
-  const auto ended = result();
-  if (ended) return ended->value("status", "") == "finished" ? std::optional(before) : std::nullopt;
-  // Killed while it was being extended: the result is gone, the last checkpoint is there.
   const auto steps = checkpoints();
-  return !steps.empty() && steps.back() == before ? std::optional(before) : std::nullopt;
+  const bool saved = !steps.empty() && steps.back() == before;
+  const auto ended = result();
+  // Killed while it was being extended: the result is gone, the last checkpoint is there.
+  if (!ended) return saved ? std::optional(before) : std::nullopt;
+  if (ended->value("status", "") != "finished") return {};
+  if (saved) return before;
+  throw Error(
+      ErrorKind::invalid_argument, kOperation,
+      fmt::format("folder '{}' has a finished run of {} steps without the checkpoint of its "
+                  "last step, so that it cannot be extended to {}; choose another --out",
+                  printable(path_.string()), before, run["steps"].dump()));
 }
 
 void RunFolder::extend(const Json& run) const {

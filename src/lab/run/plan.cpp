@@ -21,6 +21,19 @@ std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t other
   return wanted > 0 ? wanted * unit : otherwise;
 }
 
+// How bf16 weights are rounded belongs to the task: optimizers would not be comparable otherwise.
+Settings with_rounding_of(const Task& task, Settings settings) {
+  const auto is_rounding = [](const auto& entry) { return entry.first == "rounding"; };
+  if (std::any_of(settings.begin(), settings.end(), is_rounding)) return settings;
+  for (const OptimizerSpec& spec : task.optimizers) {
+    const auto found = std::find_if(spec.settings.begin(), spec.settings.end(), is_rounding);
+    if (found == spec.settings.end()) continue;
+    settings.push_back(*found);
+    break;
+  }
+  return settings;
+}
+
 }  // namespace
 
 OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
@@ -29,7 +42,9 @@ OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
   if (std::none_of(task.optimizers.begin(), task.optimizers.end(), has)) {
     const auto all = list_optimizers();
     const auto known = [&](const OptimizerInfo& info) { return info.name == name; };
-    if (std::any_of(all.begin(), all.end(), known)) return {name, name, settings, kOwnDefaults};
+    if (std::any_of(all.begin(), all.end(), known)) {
+      return {name, name, with_rounding_of(task, settings), kOwnDefaults};
+    }
   }
   OptimizerSpec spec = task.optimizer(name);
   merge_settings(spec.settings, settings);

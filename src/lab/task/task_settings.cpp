@@ -80,6 +80,7 @@ Task with_scale(const Task& task, const std::string& scale) {
     out.title += fmt::format(", scale {}", scale);
     out.scale = scale;
     out.scales.clear();
+    out.sweep = {};  // its lengths and ranges are those of the whole task
     return out;
   }
   throw Error(

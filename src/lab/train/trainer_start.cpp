@@ -9,6 +9,7 @@
 #include "lab/train/environment.h"
 #include "lab/train/resume.h"
 #include "lab/train/trainer_impl.h"
+#include "rode/safetensors.h"
 
 namespace rode::lab {
 namespace {
@@ -60,7 +61,11 @@ void Trainer::Impl::begin_in_folder(const Json& run) {
     if (find_finished()) return;
   }
   take_lock();
-  if (extended && folder.extended_from(run) == extended) folder.extend(run);
+  if (extended && folder.extended_from(run) == extended) {
+    // Before the result is given up: an error here has changed nothing.
+    (void)SafetensorsFile::open(folder.checkpoint(*extended));
+    folder.extend(run);
+  }
   folder.continue_run(run);  // another process may have replaced it until now
   folder.remove_temporaries();
   load();
