@@ -72,6 +72,14 @@ def run(work: Callable[[], int]) -> int:
     except BrokenPipeError:  # such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        where = "" if error.filename is None else f"'{error.filename}': "
+        print(
+            f"rode: error: [files] {where}{reason(error)}; what was written before is kept; correct "
+            "the path or its permissions, or free space",
+            file=sys.stderr,
+        )
+        return FAILED
 
 
 def reason(error: BaseException) -> str:

@@ -237,10 +237,10 @@ def test_a_number_of_questions_unlike_the_papers_is_said(place, tmp_path, capsys
 # ---- The table ------------------------------------------------------------------------------
 
 
-def results(folder, name, seed, loss, accuracy):
+def results(folder, name, seed, loss, accuracy, **more):
     folder.mkdir()
     tasks = {task: {"accuracy": accuracy + i} for i, task in enumerate(TASKS)}
-    row = {"optimizer": name, "seed": seed, "best_validation_loss": loss, "tasks": tasks}
+    row = {"optimizer": name, "seed": seed, "best_validation_loss": loss, "tasks": tasks, **more}
     (folder / "results.json").write_text(json.dumps(row), "utf-8")
     return folder
 
@@ -271,6 +271,35 @@ def test_the_table_has_means_sample_deviations_and_the_papers_values(tmp_path, c
     assert {row["optimizer"] for row in best} == {"RODE", "AdamW"}
     assert main(["evaluate", "table", *words, words[0]]) == 1
     assert "rode with seed 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key,value",
+    [
+        ("steps", 800),
+        ("split", "other"),
+        ("format", "plain"),
+        ("limit", 5),
+        ("max_new_tokens", 64),
+        ("options", {"lr": 2e-5, "seed": 1}),
+    ],
+)
+def test_runs_of_different_protocols_are_not_averaged(tmp_path, capsys, key, value):
+    told = {"steps": 3000, "split": "a", "format": "chat", "limit": None, "max_new_tokens": 512}
+    told["options"] = {"lr": 1e-5, "seed": 0}
+    again = {**told, "options": {"lr": 1e-5, "seed": 1}}
+    words = [
+        str(results(tmp_path / "0", "rode", 0, 0.3, 80.0, **told)),
+        str(results(tmp_path / "1", "rode", 1, 0.3, 81.0, **again)),
+        str(results(tmp_path / "2", "rode", 2, 0.3, 82.0, **{**again, key: value})),
+    ]
+    assert main(["evaluate", "table", *words[:2]]) == 0
+    assert main(["evaluate", "table", *words]) == 1
+    said = capsys.readouterr().err
+    assert {"options": "option lr = 1e-05"}.get(key, f"{key} = {told[key]}") in said
+    assert "expected the same in all seeds" in said
+    assert main(["evaluate", "table", words[0], str(results(
+        tmp_path / "3", "soap", 2, 0.3, 82.0, **{**again, key: value}))]) == 0  # fmt: skip
 
 
 def test_one_seed_has_no_deviation_and_strangers_are_refused(tmp_path, capsys):

@@ -17,6 +17,7 @@ import tiny_lm
 import torch
 from conftest import ROOT
 
+import rode
 from rode.__main__ import main
 from rode._command import Failed
 from rode.finetune import checkpoint, data, encode, loop, store
@@ -97,6 +98,8 @@ def test_six_optimizers_learn_and_fill_the_table(hybrid, tmp_path, capsys):
         scores = json.loads((out / "evaluation" / "results.json").read_text("utf-8"))
         assert scores["tasks"]["gsm8k"]["correct"] == 4, name
         assert scores["best_validation_loss"] == done["best_validation_loss"]
+        asked = json.loads((out / "run.json").read_text("utf-8"))
+        assert all(scores[key] == asked[key] for key in ("options", "split", "steps", "format"))
     capsys.readouterr()
     assert main(["evaluate", "table", *runs]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -279,6 +282,19 @@ def test_a_run_that_diverges_says_so_and_keeps_its_best(place, tmp_path, capsys)
     assert "use lower rates" in capsys.readouterr().err
     assert result(out)["status"] == "diverged"
     assert not list(out.glob("*.tmp"))
+
+
+def test_an_error_that_is_no_divergence_is_not_recorded_as_one(
+    place, tmp_path, capsys, monkeypatch
+):
+    def refuse(_):
+        raise rode.Error("[step] the gradients changed their shape")
+
+    monkeypatch.setattr(rode.RODE, "check", refuse)
+    assert main(arguments(place, tmp_path / "run", "rode", steps=2)) == 1
+    said = capsys.readouterr().err
+    assert "changed their shape" in said and "use lower rates" not in said
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def failing(place, tmp_path, capsys, *more, code=1, **changes):

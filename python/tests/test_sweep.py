@@ -232,6 +232,7 @@ def test_wrong_candidates_are_refused_before_anything_runs(tmp_path, capsys, tex
     "words,told",
     [
         (["--optimizers", "rod"], "did you mean 'rode'"),
+        (["--optimizers", "../x", "--space", "lr=1e-4:1e-2"], "letters, digits and dashes"),
         (["--optimizers", "bare"], "has no search space for 'bare'"),
         (["--space", "lr=2:1"], "expected KEY=LOW:HIGH"),
         (["--space", "lr=0:1"], "expected KEY=LOW:HIGH"),
@@ -290,12 +291,56 @@ def test_the_best_options_are_written_into_the_task():
     assert new.endswith('\n\n[optimizers."a.b"]\nlr = 1e-05\nreproject = "every"\nsource = "s"\n')
 
 
+def test_a_folder_is_for_one_task(tmp_path, capsys):
+    (tmp_path / "other.toml").write_text("")
+    words = ["--optimizers", "adamw", "--trials", "2", "--out", "out", "--quiet"]
+    assert main(["--task", "fake", *words]) == 0
+    first = lines("out/adamw/trials.jsonl")
+    assert main(["--task", "other.toml", *words]) == 2
+    assert "'fake adamw' of task 'fake', now it is 'other.toml'" in capsys.readouterr().err
+    assert main(["--task", "other.toml", *words[2:], "--optimizers", "rode"]) == 2
+    assert lines("out/adamw/trials.jsonl") == first and not pathlib.Path("out/rode").exists()
+    # Trials whose study is gone are nobody's; the best of another task is not written.
+    pathlib.Path("out/sweep.db").unlink()
+    assert main(["--task", "other.toml", *words]) == 2
+    assert "has trials of a study that" in capsys.readouterr().err
+    assert result.write_task(str(FAKE), "other.toml", pathlib.Path("out")) is None
+
+
+def test_options_of_every_trial_are_part_of_the_study(capsys):
+    words = ["--optimizers", "rode", "--trials", 1]
+    assert sweep(*words, "--", "--data", "a b", "--threads", "1", "--device=cpu") == 0
+    assert sweep(*words, "--", "--data", "a b", "--threads=2") == 0
+    assert sweep(*words, "--", "--data", "c") == 2
+    assert "begun with trial_options = --data 'a b', now it is --data c" in capsys.readouterr().err
+    assert sweep(*words) == 2
+    text = pathlib.Path("out/fake-swept.toml").read_text()
+    assert "out/rode/trials.jsonl, --data 'a b'\"" in text
+
+
+def test_an_option_tied_to_a_fixed_one_takes_its_value():
+    found = space.changed(SPACE, [], [], ["lr=1e-3"])
+    assert found.tied == {} and set(found.ranges) == {"lr_rho"}
+    assert found.fixed == {"x": "0.9", "lr": "1e-3", "lr_rest": "1e-3"}
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["--task", "fake", "--out", "file/out", "--quiet"]) == 1
+    message = capsys.readouterr().err
+    assert "[files] 'file/out': Not a directory" in message and "correct the path" in message
+
+
 def test_fine_tuning_is_swept_by_its_own_presets(tmp_path, monkeypatch, capsys):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {FAKE} "$@"\n')  # not -m rode
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     words = ["--finetune", "--out", "out", "--quiet", "--json"]
+    for rule in (plan.RULES[0], plan.RULES[2]):
+        assert main([*words, "--select", rule, "--last-steps", "2", "--", "--model", "m"]) == 2
+        assert "expected best-validation-loss" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
     assert main([*words, "--optimizers", "adamw", "--", "--model", "m"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["task_file"] is None
@@ -306,3 +351,6 @@ def test_fine_tuning_is_swept_by_its_own_presets(tmp_path, monkeypatch, capsys):
     assert given[-2:] == ["--model", "m"] and "--trial" in given and "--task" not in given
     rates = {w.split("=")[0]: w.split("=")[1] for w in given if w.startswith("lr")}
     assert rates["lr"] == rates["lr_rest"]
+    for more in (["--model", "n"], ["--model", "m", "--data", "d"]):
+        assert main([*words, "--optimizers", "adamw", "--", *more]) == 2
+        assert "begun with trial_options = --model m" in capsys.readouterr().err

@@ -59,6 +59,16 @@ def test_trials_are_asked_for_and_told(study, capsys, monkeypatch):
     assert study.code == 0 and capsys.readouterr().out == ""
 
 
+def test_the_options_of_every_trial_are_kept(study, capsys):
+    study("ask", *BEGIN, "--sampler", "random", "--", "--data", "a b", "--threads", "1")
+    assert json.loads(study.path.read_text().splitlines()[0])["trial_options"] == "--data 'a b'"
+    capsys.readouterr()
+    study("ask", "--sampler", "random", "--", "--threads", "2")
+    assert told(capsys)[0]["command"][-4:] == ["--data", "a b", "--threads", "2"]
+    study("ask", "--sampler", "random", "--", "--data", "c")
+    assert study.code == 2 and "now it is --data c" in capsys.readouterr().err
+
+
 def test_the_value_may_come_from_the_folder_of_the_run(study, capsys, tmp_path):
     study("ask", *BEGIN, "--sampler", "random")
     run = tmp_path / "run"

@@ -19,6 +19,7 @@ from rode.finetune.protocol import presets
 
 FORMS = ("markdown", "csv", "latex", "json")
 _LOSS = "loss"
+_SHARED = ("steps", "split", "format", "limit", "max_new_tokens")
 COLUMNS = (_LOSS, *TASKS)
 _LABELS = {_LOSS: "Best val. loss", **{name: task.label for name, task in TASKS.items()}}
 _EXAMPLES = """\
@@ -54,9 +55,33 @@ def _found(folders: list[pathlib.Path]) -> list[pathlib.Path]:
     return out
 
 
+def _protocol(result: dict[str, Any]) -> dict[str, Any]:
+    """What the runs of an optimizer must share; a seed is their difference."""
+    options = {f"option {key}": value for key, value in (result.get("options") or {}).items()}
+    options.pop("option seed", None)
+    return {**{key: result.get(key) for key in _SHARED}, **options}
+
+
+def _require_same(
+    name: str,
+    first: pathlib.Path,
+    before: dict[str, Any],
+    path: pathlib.Path,
+    now: dict[str, Any],
+) -> None:
+    for key in [*before, *(key for key in now if key not in before)]:
+        if before.get(key) != now.get(key):
+            raise Failed(
+                f"[table] {name}: '{first}' has {key} = {before.get(key)}, '{path}' has "
+                f"{now.get(key)}; expected the same in all seeds of an optimizer; name runs of one "
+                "protocol, or repeat the evaluation of those that differ"
+            )
+
+
 def gathered(folders: list[pathlib.Path]) -> dict[str, dict[int, dict[str, float]]]:
     """Values by optimizer, seed and column."""
     out: dict[str, dict[int, dict[str, float]]] = {}
+    first: dict[str, tuple[pathlib.Path, dict[str, Any]]] = {}  # by optimizer
     for path in _found(folders):
         result = read_json(path, "table")
         name, seed = result.get("optimizer"), result.get("seed")
@@ -73,6 +98,8 @@ def gathered(folders: list[pathlib.Path]) -> dict[str, dict[int, dict[str, float
                 f"[table] two folders have {name} with seed {seed}; the second is '{path}'; name "
                 "each once"
             )
+        protocol = _protocol(result)
+        _require_same(name, *first.setdefault(name, (path, protocol)), path, protocol)
         values = {task: row["accuracy"] for task, row in result["tasks"].items()}
         if result.get("best_validation_loss") is not None:
             values[_LOSS] = result["best_validation_loss"]

@@ -193,7 +193,8 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
         if not given.no_gradient_checkpointing:
             settings = {"use_reentrant": False}
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
-        about = {key: asked[key] for key in ("optimizer", "seed", "options", "split", "format")}
+        keys = ("optimizer", "seed", "options", "split", "format", "steps")
+        about = {key: asked[key] for key in keys}
         trainer = Trainer(
             given.out, _loop_plan(given, options), model, tokenizer, train, validation, about
         )

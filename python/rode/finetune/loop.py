@@ -228,6 +228,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             self.optimizer.check()
         except rode.Error as error:
+            if error.kind != "non-finite":
+                raise
             raise Diverged(
                 f"[train] step {t}: {error}; the last checkpoint is kept; use lower rates"
             ) from None

@@ -4,21 +4,31 @@
 import argparse
 import json
 import pathlib
+import shlex
 from typing import Any
 
 from rode._command import DONE, BadUsage, Failed, note
 from rode.sweep import options
 from rode.sweep.files import FileStudy, opened, told_outcome
 from rode.sweep.outcome import Outcome, read_outcome
-from rode.sweep.plan import Plan, Wishes, make_plan, optimizers_of, table_of
+from rode.sweep.plan import (
+    FINETUNE,
+    Plan,
+    Wishes,
+    make_plan,
+    optimizers_of,
+    shared_options,
+    table_of,
+)
 from rode.sweep.progress import table_text
 from rode.sweep.propose import Record, has_optuna, propose
 from rode.sweep.result import summary
 from rode.sweep.space import Values
+from rode.sweep.store import require_same
 from rode.sweep.trial import Command, finetune_command, train_command
 
 
-def _begun(given: argparse.Namespace) -> tuple[Plan, list[Values]]:
+def _begun(given: argparse.Namespace, more: list[str]) -> tuple[Plan, list[Values]]:
     rode = "" if given.finetune else options.program_of(given)
     table = table_of(rode, given.task)
     names = optimizers_of(table, given.optimizers)
@@ -26,13 +36,19 @@ def _begun(given: argparse.Namespace) -> tuple[Plan, list[Values]]:
         raise BadUsage(
             f"[--optimizers] {', '.join(names)}; expected one: a study has one optimizer"
         )
-    task = "finetune" if given.finetune else given.task
-    plan = make_plan(task, table, names[0], options.wishes_of(given))
+    task = FINETUNE if given.finetune else given.task
+    plan = make_plan(task, table, names[0], options.wishes_of(given), more)
     return plan, options.candidates_of(given.enqueue, plan)
 
 
-def _command_of(plan: Plan, rode: str, more: list[str]) -> Command:
-    return finetune_command(more, False) if plan.task == "finetune" else train_command(rode, more)
+def _command_of(study: FileStudy, rode: str, more: list[str]) -> Command:
+    plan, now = study.plan, shared_options(more)
+    if now:
+        told = {"trial_options": now}
+        require_same({"trial_options": plan.trial_options}, told, f"the study '{study.path}'")
+    else:
+        more = [*shlex.split(plan.trial_options), *more]
+    return finetune_command(more, False) if plan.task == FINETUNE else train_command(rode, more)
 
 
 def _trial(study: FileStudy, record: Record, command: Command) -> dict[str, Any]:
@@ -51,13 +67,14 @@ def ask(arguments: list[str]) -> int:
     begins = given.task is not None or given.finetune
     if not begins and (options.wishes_of(given) != Wishes() or given.enqueue or given.optimizers):
         raise BadUsage("[sweep ask] options of a study without --task; expected them to begin one")
-    plan, candidates = _begun(given) if begins else (None, [])
+    more = arguments[cut + 1 :]
+    plan, candidates = _begun(given, more) if begins else (None, [])
     rode = given.rode or "rode"
     with opened(given.study, plan, candidates) as study:
         left = study.plan.trials - len(study.records)
         if left < given.count:
             note(f"{max(left, 0)} of {study.plan.trials} trials are left to ask for")
-        command = _command_of(study.plan, rode, arguments[cut + 1 :])
+        command = _command_of(study, rode, more)
         for _ in range(min(given.count, left)):
             values = propose(
                 study.plan.space,

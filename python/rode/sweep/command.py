@@ -13,7 +13,7 @@ from typing import Any
 from rode import _command
 from rode._command import Failed
 from rode.sweep import ask_tell, locks, options, result
-from rode.sweep.plan import Plan, make_plan, optimizers_of, table_of
+from rode.sweep.plan import FINETUNE, Plan, make_plan, optimizers_of, table_of
 from rode.sweep.progress import Progress, table_text
 from rode.sweep.propose import Record, require_optuna
 from rode.sweep.runner import Runner
@@ -50,7 +50,6 @@ def _sweep_one(
 ) -> dict[str, Any]:
     folder = out / plan.optimizer
     candidates = options.candidates_of(given.enqueue, plan)
-    folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(plan, later, given.quiet)
 
     def told(history: list[Record], record: Record) -> None:
@@ -62,6 +61,7 @@ def _sweep_one(
     assert lock is not None
     with lock:
         store = Store(out / _STORAGE, plan, candidates)
+    folder.mkdir(parents=True, exist_ok=True)
     runner = Runner(plan, candidates, store, command, folder, given.workers, given.keep, told)
     history = runner.run()
     result.write_trials(folder / result.TRIALS, plan, history)
@@ -78,8 +78,8 @@ def _run(arguments: list[str]) -> int:
     rode = "" if given.finetune else options.program_of(given)
     table = table_of(rode, given.task)
     names = optimizers_of(table, given.optimizers)
-    task = "finetune" if given.finetune else given.task
-    plans = [make_plan(task, table, name, options.wishes_of(given)) for name in names]
+    task = FINETUNE if given.finetune else given.task
+    plans = [make_plan(task, table, name, options.wishes_of(given), more) for name in names]
     for plan in plans:  # before any is run
         options.candidates_of(given.enqueue, plan)
     command = (

@@ -6,15 +6,21 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rode._command import BadUsage, Failed
 from rode.sweep.space import Space, changed, read_space
 
+FINETUNE = "finetune"  # in place of a task
 RULES = ("final-validation-loss", "best-validation-loss", "mean-training-loss")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")  # it names a folder too
+_FREE = ("--threads", "--device")  # where a trial runs, not what it is
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Plan:
     last_steps: int  # of the mean
     seed: int  # of the proposals and of every trial
     protocol: str = ""  # digest of the task's model, data, protocol and of the optimizer's options
+    trial_options: str = ""  # what follows -- and is part of the study, as a shell's words
 
     def identity(self) -> dict[str, Any]:
         """What all trials of a study share. More trials may be asked for later."""
@@ -50,6 +57,17 @@ class Wishes:
     ranges: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ()
+
+
+def shared_options(more: Sequence[str]) -> str:
+    """Of the words that follow --, those that all trials of a study must share."""
+    kept, words = [], iter(more)
+    for word in words:
+        if word in _FREE:
+            next(words, None)  # its value
+        elif word.partition("=")[0] not in _FREE:
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def told_by(words: list[str], what: str) -> Any:
@@ -119,7 +137,15 @@ def optimizers_of(table: dict[str, Any], asked: str) -> list[str]:
     return names
 
 
-def make_plan(task: str, table: dict[str, Any], optimizer: str, wishes: Wishes) -> Plan:
+def make_plan(
+    task: str, table: dict[str, Any], optimizer: str, wishes: Wishes, more: Sequence[str] = ()
+) -> Plan:
+    """`more`: the words that follow --."""
+    if not _NAME.fullmatch(optimizer):
+        raise BadUsage(
+            f"[--optimizers] '{optimizer}'; expected a name of letters, digits and dashes, which a "
+            "folder can have; see rode optimizers"
+        )
     sweep = table.get("sweep", {})
     spaces = sweep.get("spaces", {})
     known = {entry["name"] for entry in table["optimizers"]}
@@ -152,6 +178,7 @@ def make_plan(task: str, table: dict[str, Any], optimizer: str, wishes: Wishes) 
         last_steps=last,
         seed=wishes.seed,
         protocol=_digest(table, optimizer),
+        trial_options=shared_options(more),
     )
     return _checked(plan, table)
 
@@ -169,6 +196,11 @@ def _checked(plan: Plan, table: dict[str, Any]) -> Plan:
     for flag, value in (("--trials", plan.trials), ("--steps", plan.steps)):
         if not value:
             raise BadUsage(f"[sweep] task '{table['name']}' has no [sweep] table; give {flag}")
+    if plan.task == FINETUNE and plan.select != RULES[1]:
+        raise BadUsage(
+            f"[--select] '{plan.select}' of fine-tuning; expected {RULES[1]}, the only loss that its "
+            "result has; leave --select out"
+        )
     if plan.select == RULES[2] and not 0 < plan.last_steps <= plan.steps:
         raise BadUsage(
             f"[sweep] the mean of the last {plan.last_steps} steps of {plan.steps}; expected 1 to "

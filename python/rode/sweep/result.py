@@ -48,6 +48,7 @@ def summary(plan: Plan, history: list[Record]) -> dict[str, Any]:
         "seed": plan.seed,
         "select": plan.select,
         "space": plan.space.described(),
+        "trial_options": plan.trial_options,
         "best": None
         if best is None
         else {
@@ -63,7 +64,8 @@ def write_best(folder: pathlib.Path, told: dict[str, Any]) -> None:
 
 
 def source_text(told: dict[str, Any], log: pathlib.Path) -> str:
-    return f"best of {told['trials']} trials on seed {told['seed']}, {log}"
+    with_options = f", {told['trial_options']}" if told.get("trial_options") else ""
+    return f"best of {told['trials']} trials on seed {told['seed']}, {log}{with_options}"
 
 
 def _toml_value(text: str) -> str:
@@ -92,14 +94,14 @@ def changed_task(text: str, name: str, options: dict[str, str], source: str) -> 
 
 
 def write_task(rode: str, task: str, folder: pathlib.Path) -> pathlib.Path | None:
-    """The task with the best options of all optimizers whose sweeps are in the folder."""
+    """The task with the best options of all optimizers whose sweeps of it are in the folder."""
     done = subprocess.run([rode, "tasks", task, "--toml"], capture_output=True, text=True)
     if done.returncode != 0:
         raise Failed(f"[sweep] rode tasks {task} --toml: {done.stderr.strip()}")
     text, any_best = done.stdout, False
     for path in sorted(folder.glob(f"*/{BEST}")):
         told = read_json(path, "sweep")
-        if told["best"] is not None:
+        if told["best"] is not None and told["task"] == task:
             # Values of the task, such as train.batch=16, are no options of an optimizer.
             options = told["best"]["options"]
             others = {key: options[key] for key in options if "." in key}

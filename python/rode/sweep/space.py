@@ -92,7 +92,10 @@ def changed(space: Space, ranges: list[str], ties: list[str], fixed: list[str]) 
             for other, _ in told:
                 other.pop(key, None)
             form[key] = value
-    for key, source in out.tied.items():
-        if source not in out.ranges:
+    for key, source in list(out.tied.items()):
+        if source in out.fixed:
+            out.fixed[key] = out.fixed[source]
+            del out.tied[key]
+        elif source not in out.ranges:
             raise BadUsage(f"[--tie] {key} = {source}; expected one of {', '.join(out.ranges)}")
     return out

@@ -33,22 +33,45 @@ def require_same(stored: dict[str, Any], asked: dict[str, Any], where: str) -> N
             )
 
 
+def _require_own(path: pathlib.Path, plan: Plan, name: str, studies: dict[str, Any]) -> None:
+    """Trials are kept by optimizer: a folder is for one task."""
+    for other, attributes in studies.items():
+        task = attributes.get("rode", {}).get("task", plan.task)
+        if task != plan.task:
+            raise BadUsage(
+                f"[sweep] '{path}' has the study '{other}' of task '{task}', now it is "
+                f"'{plan.task}'; expected one task in a folder; use another --out"
+            )
+    folder = path.parent / plan.optimizer
+    if name not in studies and any(folder.glob("trial-*")):
+        raise BadUsage(
+            f"[sweep] '{folder}' has trials of a study that '{path}' does not have; expected none "
+            "where a study begins; use another --out, or move the folder away"
+        )
+
+
 class Store:
     """Not for threads; writes are serialised by the caller's lock."""
 
     def __init__(self, path: pathlib.Path, plan: Plan, candidates: list[Values]) -> None:
+        """`path`: of the database; the trials' folders are beside it, by optimizer."""
         optuna = require_optuna(_REMEDY)
         self.optuna = optuna
         self.space = plan.space
         asked = {**plan.identity(), "candidates": candidates}
         name = f"{pathlib.Path(plan.task).stem} {plan.optimizer}"
+        url = f"sqlite:///{path}"
         try:
+            others = optuna.get_all_study_summaries(url, include_best_trial=False)
+            _require_own(path, plan, name, {o.study_name: o.user_attrs for o in others})
             self.study = optuna.create_study(
-                storage=f"sqlite:///{path}",
+                storage=url,
                 study_name=name,
                 direction="minimize",
                 load_if_exists=True,
             )
+        except Failed:
+            raise
         except Exception as error:  # SQLAlchemy's, which has many kinds
             raise Failed(
                 f"[sweep] '{path}' cannot be opened: {reason(error)}; expected an SQLite file of "
