@@ -27,6 +27,7 @@ from rode._share_state import (
     own_part,
     refuse_copy,
     refuse_named_state,
+    refuse_parts,
     share_shapes,
     share_state_dict,
 )
@@ -259,6 +260,7 @@ class EngineOptimizer(Groups):
         `process_group`. All processes call it; it is on rank `to` of them, or on all (None), and
         None elsewhere."""
         if self._share is None:
+            refuse_parts(self.param_groups)
             return self._all_state()
         return consolidated(self, self._share, to)
 
@@ -280,6 +282,8 @@ class EngineOptimizer(Groups):
         final: dict[str, Any] = {}
 
         def remember(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            if self._share is not None:
+                self._share.before_load(self, given["param_groups"])
             shapes = share_shapes(given, self._share)
             loaded = self._loadable(given, shapes)
             if self._share is not None and shapes is None:
@@ -303,6 +307,8 @@ class EngineOptimizer(Groups):
         finally:
             before.remove()
             after.remove()
+        if self._share is not None:
+            self._share.after_load("share" in state_dict or bool(state_dict["state"]))
 
     def named_state(self) -> dict[str, torch.Tensor]:
         """State by the engine's names, "state.<parameter>.<key>": what `rode step` and the C++

@@ -169,7 +169,16 @@ class Groups(torch.optim.Optimizer):
     def _route(self, group: dict[str, Any]) -> str:
         # A rest that the same rule steps has its rates under the plain names.
         rule = group["rule"] if self._delegates else "matrix"
-        return _engine.group_route(self._name, rule, group["route"])
+        route = _engine.group_route(self._name, rule, group["route"])
+        if route != "auto":
+            return route
+        # By the whole group: the engine may have a part of it.
+        members = [
+            (list(p.shape), [(name, 0)])
+            for name, p in zip(names_of([group]), group["params"], strict=True)
+            if not is_lazy(p)
+        ]
+        return _engine.choose_route([("by_name", "", 0)], members, route)[0]
 
     def _coupling(self, group: dict[str, Any]) -> tuple[float | None, bool]:
         return coupling(group, self._delegates and group["rule"] == "rest")

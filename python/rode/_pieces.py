@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from rode._binding import _increment_version
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -66,4 +68,4 @@ class Moving:
     def finish(self) -> None:
         for index in self._written & self._copies.keys():
             self.params[index].detach().copy_(self._copies[index])
-        torch.autograd.graph.increment_version([self.params[i] for i in sorted(self._written)])
+        _increment_version([self.params[i] for i in sorted(self._written)])

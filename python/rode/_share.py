@@ -21,6 +21,8 @@ from rode._stored_state import TYPE_NAMES
 _HEADER = 16
 # Longer messages are cut, so that less memory is needed at a time; three at most.
 _SHORT_MESSAGE = 64 << 20
+# Options that decide which tensors may be divided, for messages.
+_PLANNED = ("rounding", "state_dtype", "state_rounding")
 # Facts that are compared across ranks, and what to do where they differ.
 _COMPARED = {
     "version": "install one version of rode everywhere",
@@ -48,6 +50,8 @@ class Share:
         self.ranks = ranks
         self.plan: _engine.ShardPlan | None = None
         self.params: list[torch.Tensor] = []  # of all groups, on every rank the same
+        # Whether there is state by this plan. Not a look at this rank's: it may own nothing.
+        self._begun = False
 
     # ---- The plan ---------------------------------------------------------------------------
 
@@ -78,14 +82,60 @@ class Share:
         if self.plan is not None and len(params) == len(self.params):
             same = all(map(is_, params, self.params))
             if same and list(map(_form, params)) == self._forms:
+                self._check_parts(optimizer, optimizer.param_groups)
                 return
-        if any(optimizer.state.values()):
+        if self._begun:
             raise Error(
                 "[process group] parameters have been added, moved or cast since their state was "
                 "dealt out to the ranks; save consolidated_state_dict(), make a new optimizer and "
                 "load it there"
             )
+        optimizer.state.clear()  # of an engine that has made no step, by the plan before
         self.make(optimizer)
+
+    def before_load(self, optimizer: Any, given: list[dict[str, Any]]) -> None:
+        """Raises where state with the groups `given` cannot be dealt out."""
+        self.follow(optimizer)
+        groups = optimizer.param_groups
+        if [len(g["params"]) for g in given] == [len(g["params"]) for g in groups]:
+            loaded = zip(groups, given, strict=True)
+            as_loaded = [{**own, **row, "params": own["params"]} for own, row in loaded]
+            self._check_parts(optimizer, as_loaded)
+
+    def after_load(self, state: bool) -> None:
+        """`state`: whether there was any, on whichever rank."""
+        self._begun = state
+
+    def _check_parts(self, optimizer: Any, groups: list[dict[str, Any]]) -> None:
+        """Raises where options have been set since the deal that a part of a tensor cannot have."""
+        indices = iter(range(len(self.params)))
+        for group in groups:
+            members = {self.names[i]: i for i in (next(indices) for _ in group["params"])}
+            group = {**group, "param_names": list(members)}
+            if all(piece.whole for i in members.values() for piece in self.pieces_of(i)):
+                continue
+            for name, _, unit, *_ in _engine.shard_items(self._spec(optimizer, group, members)):
+                pieces = [p for p in self.pieces_of(members[name]) if not p.whole]
+                width = self.params[members[name]].element_size()
+                if all(unit and piece.first * width % unit == 0 for piece in pieces):
+                    continue
+                keys = [key for key in _PLANNED if group.get(key) is not None]
+                options = ", ".join(f"{key}={group[key]!r}" for key in keys)
+                raise Error(
+                    f"[process group] parameter '{name}' was divided between ranks, which its "
+                    f"group's options no longer allow ({options}); set them back, or give them to "
+                    "a new optimizer and load consolidated_state_dict() there"
+                )
+
+    def _spec(
+        self, optimizer: Any, group: dict[str, Any], members: dict[str, int]
+    ) -> "_engine.GroupSpec":
+        transposed = group["layout"] == "in_out"
+        rows = [
+            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
+            for name, p in ((name, self.params[i]) for name, i in members.items())
+        ]
+        return (*optimizer._method(group), rows)
 
     def _deal(self, optimizer: Any) -> dict[str, Any]:
         groups = optimizer.param_groups
@@ -95,19 +145,14 @@ class Share:
         items: list[_engine.ItemRow] = []
         self._limits = [math.inf] * len(self.params)
         texts = []
-        labels, own = iter(self.names), iter(self.params)
+        indices = iter(range(len(self.params)))
         for group in groups:
-            members = [(next(labels), next(own)) for _ in group["params"]]
-            for name, p in members:
+            members = {self.names[i]: i for i in (next(indices) for _ in group["params"])}
+            for name, p in ((name, self.params[i]) for name, i in members.items()):
                 self._check(name, p)
                 shape, kind = tuple(p.shape), TYPE_NAMES[p.dtype]
                 texts.append(f"'{name}' {kind} {shape} {group['layout']} {p.is_contiguous()}")
-            transposed = group["layout"] == "in_out"
-            specs = [
-                (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
-                for name, p in members
-            ]
-            spec = (*optimizer._method(group), specs)
+            spec = self._spec(optimizer, group, members)
             for name, size, unit, cost, state in _engine.shard_items(spec):
                 parts = unit if self.params[by_name[name]].is_contiguous() else 0
                 items.append((name, size, parts, cost, state))

@@ -121,6 +121,16 @@ def refuse_named_state(share: Share | Wholes | None) -> None:
         )
 
 
+def refuse_parts(groups: list[dict[str, Any]]) -> None:
+    """Of DTensors that are all stepped where they lie: each rank holds its shards of the state."""
+    if any(is_dtensor(p) for group in groups for p in group["params"]):
+        raise Error(
+            "[state] consolidated_state_dict() of DTensors whose state is placed as they are would "
+            "hold this rank's shards alone; save with torch.distributed.checkpoint "
+            "(get_state_dict and save)"
+        )
+
+
 def refuse_copy(share: Share | Wholes | None) -> None:
     if share is not None:
         raise Error(

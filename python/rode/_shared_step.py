@@ -37,6 +37,7 @@ class SharedSteps(Share):
             if getattr(found, "agreed", False):  # all ranks raise it
                 raise
             error = found
+        self._begun = True  # on all ranks, those included that own nothing or have failed
         left = self._agree(optimizer, binding, bad, error)
         assert binding is not None  # or the agreement had raised
         error = None

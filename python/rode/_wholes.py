@@ -126,11 +126,7 @@ class Wholes:
 
     def follow(self, optimizer: Any) -> None:
         """Before an engine is made."""
-        if not self.follows(optimizer.param_groups):
-            raise Error(
-                "[parameters] parameters have been added or replaced since the matrices among the "
-                "DTensors were dealt out to the ranks; make a new optimizer"
-            )
+        self.before_load(optimizer, [])
         # Its limits follow the options.
         methods = [optimizer._method(group) for group in optimizer.param_groups]
         refused = self.refused
@@ -140,6 +136,16 @@ class Wholes:
         if not self._filled:
             self._fill()
             self._filled = True
+
+    def before_load(self, optimizer: Any, given: list[dict[str, Any]]) -> None:
+        if not self.follows(optimizer.param_groups):
+            raise Error(
+                "[parameters] parameters have been added or replaced since the matrices among the "
+                "DTensors were dealt out to the ranks; make a new optimizer"
+            )
+
+    def after_load(self, state: bool) -> None:
+        self._filled = False  # the weights may have been loaded too
 
     def follows(self, groups: list[dict[str, Any]]) -> bool:
         now = [p for group in groups for p in group["params"]]

@@ -235,6 +235,66 @@ def own_nothing():
     return {"weight": p.detach().clone(), "own": len(optimizer._share.own)}
 
 
+LORA = (("base.lora_A.weight", (96, 64)), ("classifier.weight", (8, 8)))
+
+
+def train_lora(**more):
+    """What a rank owns must not decide the route: the classifier alone is no LoRA."""
+    generator = torch.Generator().manual_seed(7)
+    params = [torch.nn.Parameter(torch.randn(s, generator=generator)) for _, s in LORA]
+    optimizer = rode.RODE(list(zip((n for n, _ in LORA), params, strict=True)), **more)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator)
+        optimizer.step()
+    return [p.detach().clone() for p in params]
+
+
+def add_groups():
+    """Added after a step, where most ranks own nothing, and before state is loaded."""
+    params = parameters()
+    wide, table = params["wide"], params["table"]
+    optimizer = rode.RODE([("wide", wide)], process_group=True)
+    optimizer.metadata()  # makes an engine
+    optimizer.add_param_group({"params": [("table", table)], "rule": "rest"})
+    set_gradients(params, 11)
+    optimizer.step()
+    saved, held = optimizer.consolidated_state_dict(to=None), weights(params)
+    optimizer.step()
+    other = parameters()
+    for name, p in other.items():
+        p.data.copy_(held[name])
+    resumed = rode.RODE([("wide", other["wide"])], process_group=True)
+    resumed.add_param_group({"params": [("table", other["table"])], "rule": "rest"})
+    resumed.load_state_dict(saved)
+    set_gradients(other, 11)
+    resumed.step()
+    same = all(torch.equal(other[name], params[name]) for name in ("wide", "table"))
+    late = rode.RODE([("wide", wide)], process_group=True)
+    late.step()
+    late.add_param_group({"params": [("table", table)], "rule": "rest"})
+    return {"resumed": same, "late": outcome(late.step, wide, table)}
+
+
+def change_options():
+    """A table in parts cannot get state of blocks, nor be loaded with it."""
+    params = parameters()
+    optimizer = make("AdamW", params, process_group=True)
+    train(params, optimizer, 0, 1)
+    for each in optimizer.param_groups:
+        each["state_dtype"] = "int8"
+    out = {"set": outcome(optimizer.step, params["table"])}
+    for each in optimizer.param_groups:
+        each["state_dtype"] = "fp32"
+    out["back"] = outcome(optimizer.step, params["table"])
+    blocks = make("AdamW", params, process_group=True, state_dtype="int8")
+    blocks.step()
+    saved = blocks.consolidated_state_dict(to=None)
+    out["load"] = outcome(lambda: optimizer.load_state_dict(saved))
+    out["after"] = outcome(optimizer.step, params["table"])
+    return out
+
+
 def train_ddp(rank, pair):
     out = {}
     for group in (None, pair):
@@ -304,6 +364,9 @@ def process(rank, folder):
         "skip": skip(rank),
         "construct": construct_badly(rank),
         "nothing": own_nothing(),
+        "lora": train_lora(process_group=groups[2]),
+        "added": add_groups(),
+        "changed": change_options(),
         "ddp": train_ddp(rank, groups[2]),
     }
     torch.save(results, f"{folder}/{rank}.pt")

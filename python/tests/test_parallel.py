@@ -18,6 +18,7 @@ from parallel_ranks import (
     make,
     parameters,
     train,
+    train_lora,
     values,
     weights,
 )
@@ -188,6 +189,29 @@ def test_ranks_that_own_nothing_follow(ranks):
     assert [found["nothing"]["own"] for found in ranks] == [1, 0, 0, 0]
     for found in ranks:
         assert torch.equal(found["nothing"]["weight"], p)
+
+
+def test_the_route_is_that_of_all_parameters_whatever_a_rank_owns(ranks):
+    expected = train_lora()
+    for found in ranks:
+        assert all(map(torch.equal, found["lora"], expected))
+
+
+def test_groups_are_added_until_there_is_state_on_any_rank(ranks):
+    for found in ranks:
+        assert found["added"]["resumed"]
+        assert "make a new optimizer" in found["added"]["late"]["text"]
+        assert found["added"]["late"]["same"]
+
+
+def test_options_that_a_part_of_a_tensor_cannot_have_are_refused(ranks):
+    for found in ranks:
+        for case in ("set", "load"):
+            row = found["changed"][case]
+            assert "'table' was divided between ranks" in row["text"], case
+            assert "state_dtype='int8'" in row["text"] and row["same"], case
+        for case in ("back", "after"):
+            assert found["changed"][case]["text"] == "" and not found["changed"][case]["same"], case
 
 
 def test_it_trains_under_distributed_data_parallel_as_without(ranks):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import whole_ranks
 from conftest import TinyModel, train
 from shared_ranks import run_ranks
-from whole_ranks import CASES, KINDS, LAYOUTS, STEPS, WORLD, make, values
+from whole_ranks import CASES, KINDS, LAYOUTS, STEPS, WORLD, make, train_lora, values
 
 import rode
 
@@ -74,6 +74,29 @@ def test_state_saved_on_four_ranks_continues_on_two(ranks, alone):
     for found in ranks:
         for name, value in found["resume"].items():
             assert torch.equal(value, alone["RODE"][0][name]), name
+
+
+def test_zero_starts_are_judged_by_the_weights_that_were_loaded(ranks):
+    params = {name: torch.nn.Parameter(value) for name, value in values(1).items()}
+    optimizer = make("RODE", params)
+    for name, grad in values(11).items():
+        params[name].grad = grad
+    optimizer.step()
+    for found in ranks:
+        for name, value in found["loaded"].items():
+            assert torch.equal(value, params[name]), name
+
+
+def test_the_route_is_that_of_all_parameters_whatever_a_rank_owns(ranks):
+    expected = train_lora()
+    for found in ranks:
+        for name, value in found["lora"].items():
+            assert torch.equal(value, expected[name]), name
+
+
+def test_shards_alone_are_not_given_out_as_the_whole(ranks):
+    for found in ranks:
+        assert "torch.distributed.checkpoint" in found["shards"]
 
 
 def test_a_part_that_is_not_finite_stops_every_rank(ranks):

@@ -169,6 +169,54 @@ def step_badly(rank, meshes):
     return out
 
 
+def place(value, mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    return torch.nn.Parameter(distribute_tensor(value, mesh, [Shard(0)]))
+
+
+def load_weights(mesh):
+    """Matrices begin at zero until a checkpoint without state is loaded."""
+    params = {n: place(torch.zeros_like(v), mesh) for n, v in values(1).items()}
+    optimizer = make("RODE", params)
+    empty = optimizer.state_dict()
+    optimizer.metadata()  # makes an engine
+    with torch.no_grad():
+        for name, value in placed(1, mesh, (0,)).items():
+            params[name].copy_(value)
+    optimizer.load_state_dict(empty)
+    set_gradients(params, 11, mesh, (0,))
+    optimizer.step()
+    return whole(params)
+
+
+def train_lora(mesh=None):
+    """What a rank owns must not decide the route: the classifier alone is no LoRA."""
+    generator = torch.Generator().manual_seed(7)
+    shapes = {"base.lora_A.weight": (24, 16), "classifier.weight": (8, 8)}
+
+    def draw(shape):
+        value = torch.randn(shape, generator=generator)
+        return torch.nn.Parameter(value) if mesh is None else place(value, mesh)
+
+    params = {name: draw(shape) for name, shape in shapes.items()}
+    optimizer = rode.RODE(list(params.items()))
+    for _ in range(3):
+        for p in params.values():
+            p.grad = draw(p.shape).detach()
+        optimizer.step()
+    return {n: p.detach() for n, p in params.items()} if mesh is None else whole(params)
+
+
+def consolidate_shards(mesh):
+    """Where nothing is stepped as a whole."""
+    try:
+        rode.AdamW(place(v, mesh) for v in values(1).values()).consolidated_state_dict()
+    except rode.Error as error:
+        return str(error)
+    return ""
+
+
 def failure(optimizer):
     try:
         optimizer.step()
@@ -232,6 +280,9 @@ def process(rank, folder):
         "layouts": {(k, layout): step_layout(k, layout, meshes) for k, layout in CASES},
         "resume": resume(meshes),
         "bad": step_badly(rank, meshes),
+        "loaded": load_weights(meshes["four"]),
+        "lora": train_lora(meshes["four"]),
+        "shards": consolidate_shards(meshes["four"]),
         "model": {
             kind: train_model(kind, meshes["four"], meshes["pair"], folder)
             for kind in ("RODE", "Muon")
