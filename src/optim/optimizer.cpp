@@ -39,7 +39,7 @@ Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
 void Optimizer::set_stream(void* stream) {
   impl_->backend->set_stream(stream);
-  impl_->engine.stream = stream;  // for an engine that a load makes anew
+  impl_->engine.stream = stream;  // for the engine that a load may make
 }
 
 bool Optimizer::capturing() const { return impl_->backend->capturing(); }
