@@ -12,6 +12,7 @@ import torch
 from rode import _engine
 from rode._checks import (
     STEPPED,
+    check_gradient,
     check_memory,
     check_parameter,
     names_of,
@@ -238,16 +239,7 @@ class Binding:
     def _bind_copy(self, index: int, grad: Any) -> torch.Tensor:
         """For a gradient that the engine cannot take as it is."""
         name, p = self.names[index], self._locals[index]
-        if grad.layout is not torch.strided:
-            raise Error(
-                f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
-                "sparse=False in its module"
-            )
-        if grad.shape != p.shape or grad.device != p.device:
-            raise Error(
-                f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
-                f"parameter is {tuple(p.shape)} on {p.device}"
-            )
+        check_gradient(name, grad, p)
         dtype = grad.dtype if grad.dtype in STEPPED else torch.float32
         copy: torch.Tensor = grad.detach().to(dtype).contiguous()
         self.engine.bind_grad(index, copy.data_ptr(), TYPE_NAMES[dtype])

@@ -99,3 +99,17 @@ def check_memory(names: list[str], params: list[torch.Tensor]) -> None:
                 f"[parameters] '{first}' and '{name}' are two parameters on the same memory and "
                 "would be stepped twice; tie them as one Parameter object"
             )
+
+
+def check_gradient(name: str, grad: torch.Tensor, p: torch.Tensor) -> None:
+    """Whether it can be the gradient of what is stepped."""
+    if grad.layout is not torch.strided:
+        raise Error(
+            f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
+            "sparse=False in its module"
+        )
+    if grad.shape != p.shape or grad.device != p.device:
+        raise Error(
+            f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
+            f"parameter is {tuple(p.shape)} on {p.device}"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rode._binding import Binding, is_capturing
+from rode._checks import check_gradient
 from rode._engine import Error
 from rode._pieces import Moving
 from rode._ranks import Ranks
@@ -82,17 +83,7 @@ class SharedSteps(Share):
             grad = p.grad
             if grad is None:
                 continue
-            name = self.names[index]
-            if grad.layout is not torch.strided:
-                raise Error(
-                    f"[step] gradient of '{name}' is {grad.layout}; expected a dense one; use "
-                    "sparse=False in its module"
-                )
-            if grad.shape != p.shape or grad.device != p.device:
-                raise Error(
-                    f"[step] gradient of '{name}' is {tuple(grad.shape)} on {grad.device}; the "
-                    f"parameter is {tuple(p.shape)} on {p.device}"
-                )
+            check_gradient(self.names[index], grad, p)
             norms[index] = torch.linalg.vector_norm(grad, dtype=torch.float64)
         bad = [False] * len(self.params)
         if norms:
