@@ -2,9 +2,10 @@
 // Newton-Schulz on CUDA by itself: agreement of half precision with fp32, and the time and
 // rate of every launch.
 //
-//   bench_cuda_newton_schulz [check[-held | -behind | -small | -small-behind]] [warm=SECONDS]
-//                            [SHAPES...]
+//   bench_cuda_newton_schulz [check[-held | -behind | -small | -small-behind | -spectra]]
+//                            [warm=SECONDS] [four] [fp8] [SHAPES...]
 //
+// four, fp8: the shapes that follow are timed with coefficients=four, ns_dtype=fp8.
 // SHAPES: ROWSxCOLSxCOUNT,... or a model, of which the first batch is timed. Tiles of check-behind
 // are reprojected behind the products; the small checks are for compute-sanitizer. warm: products
 // run that long before any is timed, so that the chip's clock is the one its power limit leaves.
@@ -24,6 +25,7 @@
 #include "backend/cuda/newton_schulz/newton_schulz.h"
 #include "rode/error.h"
 #include "rules/cost.h"
+#include "rules/newton_schulz_rule.h"
 
 namespace {
 
@@ -38,6 +40,7 @@ const Shapes kHeld = {{768, 768},   {2048, 768}, {768, 2048},  {256, 768}, {768,
 const Shapes kSmall = {{256, 256}, {129, 257}, {256, 256}};
 const Shapes kBehind = {{8960, 1536}, {1536, 8960}, {4500, 1333},
                         {256, 1536},  {8960, 1536}, {1536, 1536}};
+const Shapes kSpectra = {{768, 768}, {2048, 768}, {768, 2048}};
 const Shapes kSmallBehind = {{70000, 72}, {70000, 72}};
 
 std::vector<NsMatrix> model(const std::string& name) {
@@ -129,13 +132,15 @@ void warm_up(const NewtonSchulz& ns, std::size_t batch, cudaStream_t stream, dou
 }
 
 void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject reproject,
-                NsForm form, double warm_seconds, CudaProducts products) {
+                NsForm form, double warm_seconds, CudaProducts products, Coefficients set) {
   std::vector<NsMatrix> matrices = model(name);
   for (NsMatrix& m : matrices) {
     m.dtype = dtype;
     m.sphere = sphere;
     m.reproject = reproject;
     m.form = form;
+    m.coefficients = set;
+    m.steps = rules::own_ns_steps(set);
   }
   const NewtonSchulz ns(matrices, std::size_t{512} << 20, true, products);
   all_ones(ns, matrices.size());
@@ -204,10 +209,10 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   }
   const double whole = median(wholes);
   std::printf(
-      "%s %s %s: %zu of %zu matrices, the first of %zu batches: graph %.3f ms; %.0f TFLOP/s "
+      "%s %s %s%s: %zu of %zu matrices, the first of %zu batches: graph %.3f ms; %.0f TFLOP/s "
       "symmetric, %.0f full; workspace %.0f MB\n",
       name.c_str(), sphere ? (reproject == Reproject::guarded ? "guarded" : "final") : "muon",
-      dtype == NsDType::fp16 ? "fp16" : "bf16", members.size(), matrices.size(),
+      name_of(dtype), set == Coefficients::four ? " four" : "", members.size(), matrices.size(),
       ns.batches().size(), whole, symmetric / whole / 1e9, full / whole / 1e9,
       static_cast<double>(ns.workspace_bytes()) / 1e6);
   for (const auto& [what, list] : times) {
@@ -225,20 +230,29 @@ int main(int argc, char** argv) {
     int result = 0;
     double warm = 0;
     CudaProducts products = CudaProducts::automatic;
+    Coefficients set = Coefficients::jordan;
+    NsDType dtype = NsDType::bf16;
     for (int i = 1; i < argc; ++i) {
       const std::string what = argv[i];
       if (what == "tensor-cores") products = CudaProducts::tensor_cores;
       if (what == "plain") products = CudaProducts::plain;
+      if (what == "four") set = Coefficients::four;
+      if (what == "fp8") dtype = NsDType::fp8;
+      if (what == "four" || what == "fp8") continue;
       if (what == "tensor-cores" || what == "plain") continue;
       if (what == "check" || what == "check-held") result |= check(kHeld, products);
       if (what == "check" || what == "check-behind") result |= check(kBehind, products);
       if (what == "check-small") result |= check(kSmall, products);
       if (what == "check-small-behind") result |= check(kSmallBehind, products);
+      if (what == "check-spectra") result |= check_spectra(kSpectra);
       if (what.starts_with("check")) continue;
       if (std::sscanf(what.c_str(), "warm=%lf", &warm) == 1) continue;
-      time_model(what, NsDType::bf16, true, Reproject::guarded, NsForm::automatic, warm, products);
-      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::standard, warm, products);
-      time_model(what, NsDType::bf16, false, Reproject::final, NsForm::automatic, warm, products);
+      const auto time = [&](bool sphere, Reproject reproject, NsForm form) {
+        time_model(what, dtype, sphere, reproject, form, warm, products, set);
+      };
+      time(true, Reproject::guarded, NsForm::automatic);
+      time(false, Reproject::final, NsForm::standard);
+      time(false, Reproject::final, NsForm::automatic);
     }
     return result;
   } catch (const std::exception& error) {

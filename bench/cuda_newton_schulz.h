@@ -29,5 +29,8 @@ void all_ones(const cuda::NewtonSchulz& ns, std::size_t count);
 // Prints what disagrees with fp32, or is not repeatable, and a few of the others; 0: nothing did.
 using Shapes = std::vector<std::pair<std::int64_t, std::int64_t>>;
 int check(const Shapes& shapes, CudaProducts products);
+// The same for e4m3 products by spectrum of the start, guarded, in five and in four iterations.
+int check_spectra(const Shapes& shapes);
+const char* name_of(NsDType dtype);
 
 }  // namespace rode::bench

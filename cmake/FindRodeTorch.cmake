@@ -8,6 +8,8 @@
 # Input:  Torch_DIR; RodeTorch_ROOT, the folder that holds include/ and lib/; RodeTorch_FALLBACK,
 #         such folders to try if neither leads to Torch
 # Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch;
+#         RodeTorch_HAS_C10D, RodeTorch_HAS_GLOO, RodeTorch_HAS_GLOO_HEADERS: what of torch's
+#         distributed engine it was built with, and whether its package has the headers of gloo;
 #         RodeTorch_NOT_FOUND_MESSAGE: why not
 
 include(FindPackageHandleStandardArgs)
@@ -61,6 +63,26 @@ if(RodeTorch_CONFIG_DIR)
     file(STRINGS "${RodeTorch_CONFIG_DIR}/TorchConfigVersion.cmake" rode_torch_line
          REGEX "set\\(PACKAGE_VERSION" LIMIT_COUNT 1)
     string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" RodeTorch_VERSION "${rode_torch_line}")
+  endif()
+  # Torch's own targets name what it was built with.
+  set(rode_torch_definitions "")
+  if(EXISTS "${RodeTorch_CONFIG_DIR}/../Caffe2/Caffe2Targets.cmake")
+    file(STRINGS "${RodeTorch_CONFIG_DIR}/../Caffe2/Caffe2Targets.cmake" rode_torch_definitions
+         REGEX "INTERFACE_COMPILE_DEFINITIONS")
+  endif()
+  set(RodeTorch_HAS_C10D FALSE)
+  if(rode_torch_definitions MATCHES "USE_DISTRIBUTED" AND EXISTS
+     "${rode_torch_root}/include/torch/csrc/distributed/c10d/ProcessGroup.hpp"
+  )
+    set(RodeTorch_HAS_C10D TRUE)
+  endif()
+  set(RodeTorch_HAS_GLOO FALSE)
+  if(RodeTorch_HAS_C10D AND rode_torch_definitions MATCHES "USE_C10D_GLOO")
+    set(RodeTorch_HAS_GLOO TRUE)
+  endif()
+  set(RodeTorch_HAS_GLOO_HEADERS FALSE)
+  if(EXISTS "${rode_torch_root}/include/gloo/context.h")
+    set(RodeTorch_HAS_GLOO_HEADERS TRUE)
   endif()
   if(rode_torch_abi)
     # pip's packages are, up to 2.6; their strings differ from those of this compiler's library.
@@ -119,5 +141,6 @@ unset(rode_torch_reason)
 unset(rode_torch_usable)
 unset(rode_torch_root)
 unset(rode_torch_abi)
+unset(rode_torch_definitions)
 unset(rode_torch_line)
 unset(rode_torch_libraries)

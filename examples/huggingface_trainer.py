@@ -37,7 +37,7 @@ def main(steps: int = 40) -> tuple[float, float]:
     model = transformers.GPT2LMHeadModel(config)
     # The factory gets the model: Conv1D's weights are recognised as transposed, and the head is
     # tied to the embedding. Given only the class, Trainer builds an optimizer from bare tensors.
-    optimizer = (rode.trainer_factory(rode.RODE), {"lr": 1e-2, "lr_rest": 1e-2})
+    optimizer = (rode.trainer_factory(rode.RODE), {"lr": 5e-2, "lr_rest": 1e-2})
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
             folder,

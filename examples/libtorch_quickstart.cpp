@@ -14,7 +14,7 @@ int main() {
   const torch::Tensor y = torch::tanh(torch::matmul(x, torch::randn({8, 4})));
 
   // Weight matrices by RODE, biases by AdamW: two groups, routed by the types of the modules.
-  const rode::RodeOptions options{.lr = 3e-2, .lr_rho = 1e-1, .lr_rest = 1e-2};
+  const rode::RodeOptions options{.lr = 0.1, .lr_rho = 0.1, .lr_rest = 1e-2};
   rode::torch::RODE optimizer(*model, options);
   torch::optim::StepLR scheduler(optimizer, /*step_size=*/100, /*gamma=*/0.3);
 

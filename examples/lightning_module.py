@@ -25,7 +25,7 @@ class Regression(lightning.LightningModule):
         return loss
 
     def configure_optimizers(self):
-        optimizer = rode.RODE(self, lr=5e-3, lr_rest=3e-3)
+        optimizer = rode.RODE(self)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)]
 
 

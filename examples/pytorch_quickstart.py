@@ -11,8 +11,8 @@ def main(steps: int = 200) -> float:
     teacher = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
 
-    # Matrices by RODE, biases by AdamW; lr_rho follows the scheduler along with lr.
-    optimizer = rode.RODE(model, lr=5e-3, lr_rest=3e-3)
+    # Matrices by RODE, biases by AdamW; a scheduler moves all rates together.
+    optimizer = rode.RODE(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     print(optimizer.routing_table())
 

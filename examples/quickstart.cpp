@@ -11,7 +11,7 @@ int main() {
 
   rode::Optimizer optimizer(
       {{"layer.weight", rode::view(w.data(), {64, 32}), rode::view(g.data(), {64, 32})}},
-      rode::RodeOptions{.lr = 3e-2, .lr_rho = 1e-1});
+      rode::RodeOptions{.lr = 0.15, .lr_rho = 1e-1});
   const auto schedule = rode::Schedule::warmup_cosine(10, 200);
 
   double loss = 0;

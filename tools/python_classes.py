@@ -25,6 +25,8 @@ ADAM_ORDER = ("lr", "betas", "eps", "weight_decay")
 PLAIN_ORDER = ("lr", "lr_rho", "weight_decay")
 # None: the default of the name that the other options choose, such as muon-rms.
 RATES = ("lr", "lr_rho", "lr_rest")
+# None, too: what the presets of a family set otherwise.
+PRESET_KEYS = {"rode": ("scale", "radius", "reproject", "nesterov", "snr", "on_zero")}
 # Refused with any value different from the default.
 HIDDEN = {"soap": ("state_dtype",)}
 
@@ -103,6 +105,11 @@ AS_TORCH = (
     "the other."
 )
 
+PRESET = (
+    '``preset="paper"`` is the published algorithm with its rates; options that are given win over '
+    "a preset's."
+)
+
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """{purpose} Options left None take the default
 that `rode optimizers` prints. Written by tools/python_classes.py: edit the header or the option
@@ -131,9 +138,11 @@ def number(value):
     return re.sub(r"e-0(\d)", r"e-\1", repr(float(value)))
 
 
-def argument(option):
+def argument(option, preset_keys=()):
     """Type and default of an option, as in a signature."""
     key, default = option["key"], option["default"]
+    if key in preset_keys:
+        return "bool | None" if isinstance(default, bool) else "str | None", "None"
     if key in RATES:
         return "float | torch.Tensor | None" if key == "lr" else "float | None", "None"
     if not option["set"]:  # the default follows other options
@@ -154,6 +163,7 @@ def signature(info):
     """The lines of the arguments after `params`."""
     twin = TWINS.get(info["name"])
     hidden = HIDDEN.get(info["name"], ())
+    preset_keys = PRESET_KEYS.get(info["name"], ())
     options = {
         o["key"]: o
         for o in info["options"]
@@ -170,7 +180,9 @@ def signature(info):
         lines = ["{}: {} = {},".format(key, *argument(options[key])) for key in taken] + ["*,"]
     for key, option in options.items():
         if key not in taken:
-            lines.append("{}: {} = {},".format(key, *argument(option)))
+            lines.append("{}: {} = {},".format(key, *argument(option, preset_keys)))
+    if preset_keys:
+        lines.append("preset: str | None = None,")
     lines.append('on_non_finite: str = "refuse",')
     if "lr_rho" in options:
         lines.append("couple_lr_rho: bool = True,")
@@ -187,6 +199,8 @@ def docstring(info, struct):
     keys = {option["key"] for option in info["options"]}
     twin = TWINS.get(info["name"])
     notes = [RADIAL] if "lr_rho" in keys else []
+    if info["name"] in PRESET_KEYS:
+        notes.append(PRESET)
     if twin:
         notes.append(AS_TORCH.format(unused=twin.unused, refused=twin.refused))
     else:

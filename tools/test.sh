@@ -47,7 +47,8 @@ fi
 # A compiler newer than ours may warn where ours does not: an error to us, not to users.
 options+=("-DRODE_WERROR=$([[ ${CI:-} == true ]] && echo ON || echo OFF)")
 cmake --preset "$preset" "${options[@]}"
-cmake --build --preset "$preset" --parallel "$jobs"
+# -k 0: one run shows every file that does not compile.
+cmake --build --preset "$preset" --parallel "$jobs" -- -k 0
 
 # Every suite runs even when an earlier one failed: one run shows all failures.
 # A suite that ends badly without leaving a failure in its report counts as one.

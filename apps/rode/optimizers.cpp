@@ -48,7 +48,7 @@ Density state_density(const Method& method) {
   return {per_element(Route::matrix), per_element(Route::rest)};
 }
 
-// "  lr 1.206e-3  momentum 0.9 ..." broken at the line width.
+// "  lr=0.05 momentum=0.9 ..." broken at the line width.
 std::string wrapped_options(const std::vector<OptionInfo>& options) {
   std::string text;
   std::string line = "   ";

@@ -2,7 +2,9 @@
 // What the last step did, computed in passes that it makes anyway.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace rode {
 
@@ -26,6 +28,13 @@ struct GlobalDiagnostics {
   double update_ratio = 0;  // update_norm / (weight_norm + 1e-12)
   double gradient_norm = 0;
   int held = 0;  // matrices of norm zero, which have no direction
+};
+
+// Of one step that was performed.
+struct StepDiagnostics {
+  std::int64_t step = 0;  // counts from 0, as steps_done() does
+  GlobalDiagnostics global = {};
+  std::vector<MatrixDiagnostics> matrices = {};
 };
 
 }  // namespace rode

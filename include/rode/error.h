@@ -19,6 +19,7 @@ enum class ErrorKind {
   state_mismatch,    // saved state does not belong to these parameters
   file,              // unreadable, truncated or hostile file, or a failed write
   unsupported,       // valid, but not on this backend, build or machine
+  process_group,     // processes that share a step differ, or one of them does not answer
 };
 
 std::string_view to_string(ErrorKind kind);

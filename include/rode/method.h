@@ -54,6 +54,9 @@ class Method {
   std::optional<double> number(std::string_view key) const;
   // Whether the rest is stepped by AdamW; else the same rule steps it, with rates of its own.
   bool leaves_rest_to_adamw() const;
+  // A matrix whose norm is at most this at construction is stepped by the rest's rule; nothing:
+  // every matrix is stepped as one.
+  std::optional<double> zero_norm() const;
   // The options as their struct; null if they belong to another optimizer.
   template <class Options>
   const Options* get_if() const {

@@ -55,6 +55,9 @@ struct EngineOptions {
   // Whether the parameters are one process's share of a model's (shard_plan.h): then a pattern of
   // `splits` may match none of them, which would otherwise be a mistake.
   bool share = false;
+  // Whether steps may be made in phases (Optimizer::prepare). The last iterates of all matrices are
+  // then kept at once: workspace of the size of the matrices, in fp32 on the CPU.
+  bool phases = false;
   // Called once for each thing a user should know: doubtful options, a held zero matrix, ...
   std::function<void(std::string_view)> notify = {};
   // Asked at construction for the memory of every state tensor; null: the engine allocates it.
@@ -76,6 +79,13 @@ struct ParameterGroup {
   Method method;
   Routing routing = {};
   RateCoupling coupling = {};
+};
+
+// A parameter's gradient as `prepare` has measured it.
+struct MeasuredGradient {
+  std::string parameter;
+  bool good = true;         // finite and within what the rule can keep; so are weights, where read
+  double squared_norm = 0;  // of the gradient
 };
 
 // On CUDA a step is enqueued: step() returns before it is done, and later work on the same stream
@@ -108,6 +118,27 @@ class Optimizer {
   // comes after the step). On CUDA it throws only what the host can know, such as a missing
   // gradient; check() reports everything else.
   void step(double multiplier = 1.0);
+
+  // The same step in phases, for engines that do something between them: exchange verdicts or
+  // messages, or let something else run. EngineOptions::phases allows it. One after the other the
+  // three are step(multiplier), bit for bit on the CPU; nothing may be bound, set, saved or loaded
+  // between them.
+  //   prepare  measures weights, momentum and gradients; changes nothing, throws what step() throws
+  //            before it has measured.
+  //   compute  decides, forms the momentum and the direction of every matrix, and steps the rest.
+  //            Matrices are as they were. Throws a refusal, as step() does; that ends the step.
+  //   apply    writes the matrices. Throws as step() does where the result is not finite.
+  // On CUDA each is enqueued; a step that compute refuses is one in which apply writes nothing, and
+  // check() tells so after it. Until then counts and diagnostics are those of the step before. Not
+  // into a captured graph. SOAP works in apply alone.
+  void prepare(double multiplier = 1.0);
+  void compute();
+  void apply();
+  // Ends a step that has been prepared and no more: weights, state and counts are as if it had not
+  // been. Diagnostics of parameters that have changed between having a gradient and none are gone.
+  void abandon();
+  // What `prepare` found, by parameter; those that are not stepped are left out. Waits for it.
+  std::vector<MeasuredGradient> measured();
 
   // Throws the error of a step that was refused since the last check, or whose result is not
   // finite: what step() throws on the CPU. A refused step has changed nothing; the optimizer
@@ -197,6 +228,14 @@ class Optimizer {
   // Of the last step. If it was refused, the global ones are from an earlier step.
   std::vector<MatrixDiagnostics> matrix_diagnostics() const;
   GlobalDiagnostics global_diagnostics() const;
+  // Of every step, for callers who will not wait after each: from now on the diagnostics of the
+  // last `steps` steps are kept (0: none, as at first), and take_history() returns those since it
+  // was last called, the oldest first; refused steps are not among them. On CUDA each step copies
+  // its results to page-locked memory, and only take_history() waits. Steps of a caller's graph are
+  // not kept, and what is kept is gone when this is called again. There a refused step takes a
+  // place, too, and a parameter that a step skipped has the norm of its weights as they are now.
+  void keep_history(std::size_t steps);
+  std::vector<StepDiagnostics> take_history();
   // Parameters that the last step skipped: no gradient, or one that is not finite.
   std::vector<std::string> skipped() const;
 
@@ -234,6 +273,9 @@ struct PlannedGradient {
   // parameter may be stepped by itself.
   bool elementwise = false;
   double most_gg = 0;  // a gradient whose squared norm exceeds it is refused
+  // Of a batch of matrices that are stepped each by itself, how many: a part of the parameter that
+  // holds whole ones may be stepped by itself too. 0: no batch.
+  std::int64_t experts = 0;
 };
 // From shapes alone, as planned_state; frozen parameters have none.
 std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parameters,

@@ -2,6 +2,7 @@
 // A named weight with its gradient: borrowed from the caller, never owned.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -33,6 +34,13 @@ struct Parameter {
   // matrix differently (RodeOptions::on_zero). Unset: the optimizer looks at the weights when it is
   // constructed. To be set where training goes on with state in memory that the caller owns.
   std::optional<bool> zero_start = {};
+  // Whether the first dimension counts matrices: (E, m, n) are E matrices of m x n, each stepped by
+  // itself, as a mixture stores its experts. `layout` is that of each. Unset: where the rank is 3
+  // and a component of the name has "expert" in it.
+  std::optional<bool> experts = {};
+  // Of a part of a larger tensor: its first element there. Stochastic rounding goes by an element's
+  // place in the whole.
+  std::int64_t first_element = 0;
 };
 
 }  // namespace rode

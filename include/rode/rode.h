@@ -4,6 +4,7 @@
 
 #include "rode/diagnostics.h"
 #include "rode/error.h"
+#include "rode/matrix_parts.h"
 #include "rode/method.h"
 #include "rode/optim/list.h"
 #include "rode/optimizer.h"
@@ -12,6 +13,7 @@
 #include "rode/safetensors.h"
 #include "rode/schedule.h"
 #include "rode/shard_plan.h"
+#include "rode/share.h"
 #include "rode/stored_state.h"
 #include "rode/tensor_view.h"
 #include "rode/version.h"

@@ -16,9 +16,10 @@ namespace rode {
 class Method;
 
 enum class Route {
-  language,      // 2-D, neither embedding nor head; not those of one column, which are vectors
+  language,      // 2-D, neither embedding nor head; not those of one column, which are vectors.
+                 // Batches of matrices too (Parameter::experts)
   vision,        // two or more dimensions, flattened to (out, rest), of more than one column
-  all_matrices,  // every 2-D tensor, embeddings and heads included
+  all_matrices,  // every 2-D tensor and batch of matrices, embeddings and heads included
   matrix,        // every tensor of rank >= 2 (the command line's default)
   rest,          // nothing: every parameter uses the rule of the rest
   everything,    // every tensor, whatever its rank
@@ -70,6 +71,7 @@ struct RoutedParameter {
   std::size_t index = 0;  // into the parameters given
   Treatment treatment = Treatment::rest;
   std::string reason;             // "named 'wte'", "rank 1", "override '*.bias'", ...
+  bool experts = false;           // a batch of matrices (Parameter::experts)
   std::vector<std::size_t> tied;  // further entries that share this memory
 };
 
@@ -105,6 +107,7 @@ RouteChoice choose_route(std::span<const ModuleInfo> modules,
 struct Decision {
   Treatment treatment = Treatment::rest;
   std::string reason;
+  bool experts = false;  // a batch of matrices: Parameter::experts
 };
 
 // One decision per parameter. Where no module has Role::head, the head is the last one of

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.optim's contract over the engine: groups, state, steps, checkpoints."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import is_
@@ -13,10 +13,12 @@ from rode import _engine
 from rode._binding import Binding, is_capturing, refuse_capture
 from rode._exit import release_at_exit
 from rode._groups import NO_OPTIONS, Groups
+from rode._heads import HEADS_OF_PARTS, scale_heads
 from rode._named_state import load_named_state
 from rode._options import (
     complete,
     gradient_policy,
+    named,
     preset,
     rate,
     settings,
@@ -107,7 +109,8 @@ class EngineOptimizer(Groups):
         options: dict[str, Any],
         extra: dict[str, Any],
     ) -> None:
-        self._name = name = preset(family, options)
+        wanted = options.pop("preset", None)
+        self._name = name = preset(family, options) if wanted is None else named(family, wanted)
         self._reasons = Reasons()
         self._reset()
         self._on_non_finite = gradient_policy(name, options.pop("on_non_finite", "refuse"))
@@ -139,16 +142,26 @@ class EngineOptimizer(Groups):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # Parameters may have become DTensors since the constructor, as under Accelerate: then the
+        # engine is made for a share.
+        binding = self._ready() if self._share is None else None
         if self._share is not None:
             self._share.step(self)
-        else:
-            self._ready().step()
+        elif binding is not None:
+            binding.step()
         return loss
 
     def _ready(self) -> Binding:
         """The engine, with the options as they are now."""
         binding = self._bound()
         return binding if self._send_options(binding) else self._build()
+
+    def scale_heads(self, name: str, factors: Sequence[float] | torch.Tensor) -> None:
+        """Multiplies the rows of a query or key projection by one factor per head (QK-clip), in
+        place; a radius that the optimizer keeps follows. Rows are those of the fan-out."""
+        if self._share is not None:
+            raise _engine.Error(HEADS_OF_PARTS)
+        scale_heads(name, factors, self.param_groups, self.state)
 
     def send_options(self) -> None:
         """Tells the device of edited options without a step: for steps that a CUDA graph replays,
@@ -189,6 +202,8 @@ class EngineOptimizer(Groups):
         for index in range(len(self.param_groups)):
             self._remember(index)
         self._binding = binding
+        if self._share is not None:
+            self._share.built()
         release_at_exit(self)
         return binding
 
@@ -377,7 +392,8 @@ class EngineOptimizer(Groups):
         if self._binding is None:
             return {}
         engine = self._binding.settled()
-        return {**engine.global_diagnostics(), "matrices": engine.matrix_diagnostics()}
+        more = {} if self._share is None else self._share.diagnostics
+        return {**engine.global_diagnostics(), "matrices": {**engine.matrix_diagnostics(), **more}}
 
     def routing_table(self) -> str:
         """Which rule steps which parameter, with which rate and decay, and why, as a table."""

@@ -21,12 +21,15 @@ from rode._checks import (
 )
 from rode._engine import Error
 from rode._options import Method
-from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, began_at_zero
+from rode._stored_state import TENSOR_TYPES, TYPE_NAMES, began_at_zero, check_form
 from rode._shards import (
     Agreement,
+    batches,
+    first_element,
     is_dtensor,
     local,
     make_agreement,
+    norm_over,
     placed,
     refuse_forms,
     spread,
@@ -57,6 +60,37 @@ def _version_counter() -> Callable[[list[torch.Tensor]], None]:
 
 
 _increment_version = _version_counter()
+
+
+def current_stream(device: torch.device) -> int:
+    """Its address; 0 where there are none."""
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+
+
+def engine_on(
+    device: torch.device,
+    on_non_finite: str,
+    share: bool,
+    specs: list[Any],
+    memory: Callable[[str, str, list[int], str], tuple[int, bool]],
+    notify: Callable[[str], object],
+) -> _engine.Engine:
+    """An engine that works on the memory of tensors there."""
+    # The engine takes the current device for its own.
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        return _engine.Engine(
+            device.type,
+            current_stream(device),
+            torch.get_num_threads(),
+            on_non_finite,
+            share,
+            specs,
+            _EXCHANGE,
+            torch.float32,
+            torch.bfloat16,
+            memory,
+            notify,
+        )
 
 
 class Binding:
@@ -90,6 +124,7 @@ class Binding:
         self._fresh: list[tuple[dict[str, Any], str]] = []
         self.named_state: dict[str, torch.Tensor] = {}
         self._by_name = dict(zip(self.names, self.params, strict=True))
+        self._batches = {id(p) for p in batches(groups, methods, self.names)}
         # Those that had state before: all of their keys must be there.
         self._resumed = {name for name, p in self._by_name.items() if state.get(p)}
 
@@ -97,10 +132,10 @@ class Binding:
         values = iter(self._value_addresses())
         labels, own = iter(self.names), iter(self._locals)
         for group, method in zip(groups, methods, strict=True):
-            transposed = group["layout"] == "in_out"
+            layout = group["layout"]
             members = [
                 (part, next(labels), next(values), list(part.shape), TYPE_NAMES[part.dtype],
-                 transposed, began_at_zero(state.get(p, {})))
+                 layout, self._start(method, p), self._first_element(p))
                 for part, p in zip(islice(own, len(group["params"])), group["params"])
             ]  # fmt: skip
             specs.append((*method, members))
@@ -108,7 +143,7 @@ class Binding:
         self._copied_forms = [(index, _form(self._locals[index])) for index, _ in self._copies]
         self.captured = False
         self._skips = on_non_finite == "skip"  # gradients that are not finite
-        self._stream = self._current_stream()
+        self._stream = current_stream(self.device)
         try:
             self.engine = self._make_engine(specs, on_non_finite)
         except BaseException:
@@ -126,22 +161,23 @@ class Binding:
         own: torch.Tensor = local(p) if self._share is None else self._share.local(p)
         return own
 
+    def _first_element(self, p: torch.Tensor) -> int:
+        first: int = first_element(p) if self._share is None else self._share.first_element(p)
+        return first
+
+    def _start(self, method: Method, p: torch.Tensor) -> bool | None:
+        """Whether a matrix began at zero, where that is known; of a batch that lies on several
+        ranks, all of them must say the same."""
+        known = began_at_zero(self.state.get(p, {}))
+        divided = self._share is not None and self._share.divides(p)
+        if known is None and (divided or id(p) in self._batches):
+            limit = _engine.zero_norm(*method[:2])
+            known = None if limit is None else norm_over(p) <= limit
+        return known
+
     def _make_engine(self, specs: list[Any], on_non_finite: str) -> _engine.Engine:
-        # The engine takes the current device for its own.
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            return _engine.Engine(
-                self.device.type,
-                self._stream,
-                torch.get_num_threads(),
-                on_non_finite,
-                self._share is not None,
-                specs,
-                _EXCHANGE,
-                torch.float32,
-                torch.bfloat16,
-                self._state_memory,
-                _warn,
-            )
+        share = self._share is not None
+        return engine_on(self.device, on_non_finite, share, specs, self._state_memory, _warn)
 
     def _refuse_parts(self, groups: list[dict[str, Any]], methods: list[Method]) -> None:
         """Of what must be stepped as a whole, and is not here (_wholes.py)."""
@@ -176,6 +212,12 @@ class Binding:
     def _state_memory(self, name: str, key: str, shape: list[int], dtype: str) -> tuple[int, bool]:
         p = self._by_name[name]
         entries = self.state[p]
+        held = None if self._share is None else self._share.held_state(p, key)
+        if held is not None:
+            buffer, kept = held
+            self._entries.append((entries, key, entries[key]))
+            self.named_state[f"state.{name}.{key}"] = buffer
+            return buffer.data_ptr(), kept
         tensor = entries.get(key)
         wanted = TENSOR_TYPES[dtype]
         if tensor is None:
@@ -186,20 +228,15 @@ class Binding:
                 )
             tensor = torch.zeros(shape, dtype=wanted, device=p.device)
             if self._is_spread(p, wanted):
-                tensor = spread(tensor, p)
+                tensor = spread(tensor, p, id(p) in self._batches)
             entries[key] = tensor
             self._fresh.append((entries, key))
             kept = False
         else:
             kept = True
             if self._is_spread(p, wanted):
-                shape = list(p.shape)
-            if list(tensor.shape) != shape or tensor.dtype != wanted:
-                raise Error(
-                    f"[state] '{key}' of parameter '{name}' is {tensor.dtype} "
-                    f"{tuple(tensor.shape)}; expected {wanted} {tuple(shape)}; load it with the "
-                    "parameters and options that saved it"
-                )
+                shape = [p.shape[0], *shape[1:]] if id(p) in self._batches else list(p.shape)
+            check_form(name, key, tensor, shape, wanted)
             if tensor.device != p.device or not tensor.is_contiguous():
                 tensor = entries[key] = tensor.to(p.device).contiguous()
             if self._is_spread(p, wanted):
@@ -210,12 +247,9 @@ class Binding:
 
     def _is_spread(self, p: torch.Tensor, dtype: torch.dtype) -> bool:
         """Whether state of this type lies as the DTensor does; counts are whole on every rank."""
-        return is_dtensor(p) and dtype is not torch.int64 and self._local(p) is local(p)
-
-    def _current_stream(self) -> int:
-        if self.device.type != "cuda":
-            return 0
-        return torch.cuda.current_stream(self.device).cuda_stream
+        if not is_dtensor(p) or self._local(p) is not local(p):
+            return False
+        return dtype is not torch.int64 or id(p) in self._batches
 
     # ---- Following --------------------------------------------------------------------------
 
@@ -228,7 +262,7 @@ class Binding:
         if any(_form(self._locals[index]) != form for index, form in self._copied_forms):
             return False
         if self._share is not None:
-            if not self._share.follows(groups):
+            if not self._share.follows(groups, state):
                 return False
             groups = self._share.groups(groups)
         params = [group["params"] for group in groups]
@@ -250,7 +284,7 @@ class Binding:
     def follow_stream(self) -> None:
         """The engine's work comes after all that is on the current stream, and after its own on
         the stream before."""
-        stream = self._current_stream()
+        stream = current_stream(self.device)
         if stream != self._stream:
             self.engine.set_stream(stream)
             self._stream = stream
@@ -361,7 +395,6 @@ def refuse_capture(groups: list[dict[str, Any]]) -> None:
     device = next((p.device for group in groups for p in group["params"]), None)
     if device is not None and is_capturing(device):
         raise Error(
-            "[capture] the current stream is being captured, but the optimizer has not stepped "
-            "these parameters with these options before; step at least once outside of the "
-            "capture (PyTorch's warm-up), then capture"
+            "[capture] the stream is being captured, but the optimizer has not stepped these "
+            "parameters with these options before; step once before it (PyTorch's warm-up)"
         )

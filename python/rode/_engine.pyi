@@ -9,11 +9,12 @@ class Error(RuntimeError):
 
 class OptionError(Error, ValueError): ...
 
-# tensor, name, address, shape, element type, stored transposed; where known, whether it began at
-# zero
+# tensor, name, address, shape, element type, layout; where known, whether it began at zero; of a
+# part, its first element in the whole
 ParameterSpec: TypeAlias = (
-    tuple[object, str, int, Sequence[int], str, bool]
-    | tuple[object, str, int, Sequence[int], str, bool, bool | None]
+    tuple[object, str, int, Sequence[int], str, str]
+    | tuple[object, str, int, Sequence[int], str, str, bool | None]
+    | tuple[object, str, int, Sequence[int], str, str, bool | None, int]
 )
 # the lr that other rates follow from, whether lr_rho does
 CouplingSpec: TypeAlias = tuple[float | None, bool]
@@ -29,6 +30,7 @@ def with_cuda() -> bool: ...
 def optimizers() -> list[tuple[str, str, str]]: ...  # name, summary, family
 def preset(name: str, settings: list[tuple[str, str]], /) -> str: ...
 def leaves_rest_to_adamw(name: str) -> bool: ...
+def zero_norm(name: str, settings: Sequence[tuple[str, str]]) -> float | None: ...
 
 # key, value, help, live, given
 def options(
@@ -38,13 +40,14 @@ def route(name: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> list[tu
 def group_route(optimizer: str, rule: str, route: str) -> str: ...
 
 # modules: role ("embedding", "head", "convolution", "other", "by_name"), type, width; parameters: shape, and name
-# and module of every place; overrides: pattern, treatment. Returns treatment and reason.
+# and module of every place; overrides: pattern, treatment. Returns treatment, reason, and whether it is a batch of
+# matrices.
 def route_model(
     modules: Sequence[tuple[str, str, int]],
     parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],
     route: str,
     overrides: Sequence[tuple[str, str]],
-) -> list[tuple[str, str]]: ...
+) -> list[tuple[str, str, bool]]: ...
 def choose_route(
     modules: Sequence[tuple[str, str, int]],
     parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],
@@ -59,7 +62,9 @@ def convert_state(
     to_scales: TensorSpec,
     /,
 ) -> None: ...
-def planned_gradients(group: GroupSpec, /) -> list[tuple[str, bool, float]]: ...
+
+# parameter, element-wise, largest squared norm, matrices of a batch (0: none)
+def planned_gradients(group: GroupSpec, /) -> list[tuple[str, bool, float, int]]: ...
 
 # name, bytes, bytes of a part that may have its own owner (0: none may), cost, bytes of state
 ItemRow: TypeAlias = tuple[str, int, int, float, int]
@@ -68,6 +73,25 @@ def shard_items(group: GroupSpec, /) -> list[ItemRow]: ...
 def plan_shards(
     items: Sequence[ItemRow], ranks: int, header_bytes: int, short_message: int, /
 ) -> ShardPlan: ...
+
+# parameter, rows, columns, whether T is the previous gradient, conditioner, its settings, whether it
+# needs the weights
+PartedRow: TypeAlias = tuple[str, int, int, bool, str, list[tuple[str, str]], bool]
+# tt, bt, gt, bb, bg, gg; scalar state
+PartInput: TypeAlias = tuple[Sequence[float], dict[str, float]]
+# good gradient, good weights, direction; coefficients of B' and of X_0; scalar state afterwards
+PartForm: TypeAlias = tuple[bool, bool, bool, list[float], list[float], dict[str, float]]
+# finite; W' = w W + y Y; diagnostics
+PartWrite: TypeAlias = tuple[bool, float, float, list[float]]
+
+def parted_matrices(group: GroupSpec, device: str, /) -> list[PartedRow]: ...
+def form_parts(group: GroupSpec, inputs: Sequence[PartInput], /) -> list[PartForm]: ...
+def write_parts(
+    group: GroupSpec,
+    inputs: Sequence[PartInput],
+    directions: Sequence[tuple[float, float, float, float]],
+    /,
+) -> list[PartWrite]: ...
 
 class ShardPlan:
     # item, owner, first byte within the item, bytes, offset within the owner's message

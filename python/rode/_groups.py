@@ -127,12 +127,12 @@ class Groups(torch.optim.Optimizer):
         raises where its options or its parameters are not to be stepped. `shapes`: of what this
         process steps of each."""
         check_choices(group)
-        transposed = group["layout"] == "in_out"
+        layout = group["layout"]
         for name, p in zip(names, group["params"], strict=True):
             check_parameter(name, p)
         known = [{}] * len(names) if states is None else states
         members = [
-            (None, name, 0, shapes(p) if shapes else list(p.shape), TYPE_NAMES[p.dtype], transposed,
+            (None, name, 0, shapes(p) if shapes else list(p.shape), TYPE_NAMES[p.dtype], layout,
              began_at_zero(state))
             for name, p, state in zip(names, group["params"], known, strict=True)
         ]  # fmt: skip
@@ -185,12 +185,17 @@ class Groups(torch.optim.Optimizer):
 
     def _begins_at_zero(self, group: dict[str, Any], p: torch.Tensor) -> bool:
         """Whether the engine leaves this matrix to the rest, or would if it were built now."""
-        if group.get("on_zero") != "rest":
+        limit = self._zero_norm(group)
+        if limit is None:
             return False
         known = began_at_zero(self.state.get(p, {}))
         if known is None and not (is_lazy(p) or p.is_meta or is_dtensor(p)):
-            known = bool(torch.linalg.vector_norm(p.detach().float()) <= float(group["eps"]))
+            known = bool(torch.linalg.vector_norm(p.detach().float()) <= limit)
         return bool(known)
+
+    def _zero_norm(self, group: dict[str, Any]) -> float | None:
+        """A matrix whose norm is at most this at the start is left to the rest; None: it is not."""
+        return _engine.zero_norm(self._name, settings(self._effective(group)))
 
     def _rates(self, group: dict[str, Any]) -> dict[str, tuple[str, str]]:
         """Rate and decay of a group's matrices and of its rest, as they act now."""
@@ -229,7 +234,7 @@ class Groups(torch.optim.Optimizer):
                 bool(s and here) and began_at_zero(s) != began_at_zero(here)
                 for s, here in zip(saved, states, strict=True)
             ]
-            if group.get("on_zero") != "rest" or not any(differ):
+            if not any(differ) or self._zero_norm(group) is None:
                 continue
             plan = self._plan(group, own, saved)
             for name, p, differs in zip(own, group["params"], differ, strict=True):

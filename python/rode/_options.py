@@ -30,7 +30,7 @@ _REFUSED = {
 }
 _CHOICES = {
     "rule": ("auto", "matrix", "rest"),
-    "layout": ("out_in", "in_out"),
+    "layout": ("out_in", "in_out", "experts_out_in", "experts_in_out"),
     "route": ROUTES,
 }
 # What torch's schedulers write into groups; some look like options.
@@ -99,6 +99,18 @@ def preset(family: str, given: dict[str, Any]) -> str:
         k: v for k, v in given.items() if isinstance(v, (str, bool)) and k in every_key(family)
     }
     return _engine.preset(family, settings(words))
+
+
+def named(family: str, word: Any) -> str:
+    """The name of a preset that was asked for: "paper" of "rode" is "rode-paper"."""
+    name = f"{family}-{word}"
+    names = [own for own, _, of in _engine.optimizers() if of == family and own != family]
+    if name not in names:
+        known = [own.removeprefix(f"{family}-") for own in names]
+        raise _engine.OptionError(
+            f"[{family}] preset = {word!r}; expected {' or '.join(known)}, or none"
+        )
+    return name
 
 
 def gradient_policy(name: str, value: Any) -> str:

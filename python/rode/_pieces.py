@@ -18,10 +18,25 @@ class Piece:
     count: int  # of elements
     whole: bool
     offset: int  # bytes, within its owner's message
+    # Of a batch of matrices that is divided between them: the elements of one. 0: it is divided
+    # between elements.
+    unit: int = 0
+
+    def shape(self, p: torch.Tensor) -> list[int]:
+        """Of what is stepped."""
+        if self.whole:
+            return list(p.shape)
+        return [self.count // self.unit, *p.shape[1:]] if self.unit else [self.count]
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The part of a tensor that has the parameter's shape."""
+        if self.unit:
+            return tensor[self.first // self.unit : (self.first + self.count) // self.unit]
+        return tensor.reshape(-1)[self.first : self.first + self.count]
 
 
 def cut(p: torch.Tensor, piece: Piece) -> torch.Tensor:
-    return p.detach().view(-1)[piece.first : piece.first + piece.count]
+    return piece.of(p.detach())
 
 
 class Moving:

@@ -15,7 +15,7 @@ from rode._engine import Error
 from rode._pieces import Piece, cut
 from rode._ranks import Ranks
 from rode._shards import is_dtensor
-from rode._stored_state import TYPE_NAMES
+from rode._stored_state import TYPE_NAMES, began_at_zero
 
 # Before the pieces of a message: whether its sender's step failed.
 _HEADER = 16
@@ -45,6 +45,10 @@ def _form(p: torch.Tensor) -> tuple[Any, ...]:
 
 class Share:
     """What this rank has of an optimizer's parameters."""
+
+    # Whether a rank's state dict holds what no other rank has.
+    keeps_own = True
+    diagnostics: dict[str, dict[str, float]] = {}  # besides the engine's
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -130,12 +134,28 @@ class Share:
     def _spec(
         self, optimizer: Any, group: dict[str, Any], members: dict[str, int]
     ) -> "_engine.GroupSpec":
-        transposed = group["layout"] == "in_out"
+        layout = group["layout"]
         rows = [
-            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], transposed)
+            (None, name, 0, list(p.shape), TYPE_NAMES[p.dtype], layout)
             for name, p in ((name, self.params[i]) for name, i in members.items())
         ]
         return (*optimizer._method(group), rows)
+
+    def set_limits(self, optimizer: Any) -> None:
+        """Of the gradients that a step takes, with an engine there: only then is it known which of
+        this rank's matrices began at zero, whose rule takes less. The ranks hear of a gradient that
+        one of them refuses."""
+        indices = iter(range(len(self.params)))
+        for group in optimizer.param_groups:
+            members = {self.names[i]: i for i in (next(indices) for _ in group["params"])}
+            name, options, route, coupling, rows = self._spec(optimizer, group, members)
+            starts = [
+                began_at_zero(optimizer.state.get(self.params[i], {})) for i in members.values()
+            ]
+            known = [(*row[:6], start) for row, start in zip(rows, starts, strict=True)]
+            spec = (name, options, route, coupling, known)
+            for parameter, _, limit, _ in _engine.planned_gradients(spec):
+                self._limits[members[parameter]] = limit
 
     def _deal(self, optimizer: Any) -> dict[str, Any]:
         groups = optimizer.param_groups
@@ -144,6 +164,7 @@ class Share:
         by_name = {name: i for i, name in enumerate(self.names)}
         items: list[_engine.ItemRow] = []
         self._limits = [math.inf] * len(self.params)
+        units: dict[int, int] = {}  # elements of a matrix, of batches
         texts = []
         indices = iter(range(len(self.params)))
         for group in groups:
@@ -156,8 +177,10 @@ class Share:
             for name, size, unit, cost, state in _engine.shard_items(spec):
                 parts = unit if self.params[by_name[name]].is_contiguous() else 0
                 items.append((name, size, parts, cost, state))
-            for name, _, limit in _engine.planned_gradients(spec):
+            for name, _, limit, batch in _engine.planned_gradients(spec):
                 self._limits[by_name[name]] = limit
+                if batch:
+                    units[by_name[name]] = self.params[by_name[name]].numel() // batch
         self._forms = list(map(_form, self.params))
         plan = _engine.plan_shards(items, self.ranks.size, _HEADER, _SHORT_MESSAGE)
         self._pieces: list[Piece] = []
@@ -165,7 +188,9 @@ class Share:
             index = by_name[items[item][0]]
             width = self.params[index].element_size()
             whole = size == items[item][1]
-            self._pieces.append(Piece(index, rank, first // width, size // width, whole, offset))
+            unit = 0 if whole else units.get(index, 0)
+            elements = first // width, size // width
+            self._pieces.append(Piece(index, rank, *elements, whole, offset, unit))
         self._by_index: dict[int, list[Piece]] = {}
         for piece in self._pieces:
             self._by_index.setdefault(piece.index, []).append(piece)
@@ -194,13 +219,19 @@ class Share:
         piece = self.own.get(index)
         if piece is None or piece.whole:
             return None if piece is None else entries
-        # One entry for every element; the others, counts, are the same everywhere.
-        size, end = self.params[index].numel(), piece.first + piece.count
+        # Of a batch, one row for every matrix. Else one entry for every element. The others,
+        # counts, are the same everywhere: also that of a batch which began at zero, the rest's.
+        p = self.params[index]
+
+        def is_divided(value: Any) -> bool:
+            if not isinstance(value, torch.Tensor):
+                return False
+            if piece.unit and value.dim() > 0 and len(value) == len(p):
+                return True
+            return value.numel() == p.numel()
+
         return {
-            key: value.reshape(-1)[piece.first : end]
-            if isinstance(value, torch.Tensor) and value.numel() == size
-            else value
-            for key, value in entries.items()
+            key: piece.of(value) if is_divided(value) else value for key, value in entries.items()
         }
 
     def tells(self, index: int) -> bool:
@@ -224,7 +255,7 @@ class Share:
             out.append({**group, "params": [self.params[i] for i in mine], "param_names": names})
         return out
 
-    def follows(self, groups: list[dict[str, Any]]) -> bool:
+    def follows(self, groups: list[dict[str, Any]], _: Any) -> bool:
         """Whether these are the parameters that were dealt out."""
         now = [p for group in groups for p in group["params"]]
         return len(now) == len(self.params) and all(map(is_, now, self.params))
@@ -232,10 +263,24 @@ class Share:
     def shape(self, p: torch.Tensor) -> list[int]:
         """Of what this rank steps of it."""
         piece = self.own.get(self._index[id(p)])
-        return list(p.shape) if piece is None or piece.whole else [piece.count]
+        return list(p.shape) if piece is None else piece.shape(p)
+
+    def first_element(self, p: torch.Tensor) -> int:
+        """Of what this rank steps of it."""
+        return self.own[self._index[id(p)]].first
 
     def is_whole(self, p: torch.Tensor) -> bool:
         return False  # there are no DTensors
+
+    def divides(self, p: torch.Tensor) -> bool:
+        """Whether this rank steps some of the matrices of a batch."""
+        return self.own[self._index[id(p)]].unit != 0
+
+    def held_state(self, p: torch.Tensor, key: str) -> None:
+        return None  # it lies in the optimizer's own
+
+    def built(self) -> None:
+        pass
 
     def local(self, p: torch.Tensor) -> torch.Tensor:
         """What this rank steps of one of its parameters: the same tensor every time."""

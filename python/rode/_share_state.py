@@ -10,6 +10,7 @@ import torch
 from rode._engine import Error
 from rode._shards import is_dtensor
 from rode._share import Share
+from rode._stored_state import began_at_zero
 from rode._wholes import Wholes
 
 # Of a state dict: whose it is. Absent: of the whole.
@@ -17,9 +18,9 @@ _KEY = "share"
 
 
 def share_state_dict(optimizer: Any, share: Share | Wholes) -> dict[str, Any]:
-    """What this rank holds, marked: no other rank can load it."""
+    """What this rank holds, marked where no other rank can load it."""
     given: dict[str, Any] = optimizer._all_state()
-    return {**given, _KEY: _mark(share)}
+    return {**given, _KEY: _mark(share)} if share.keeps_own else given
 
 
 def _mark(share: Share | Wholes) -> dict[str, Any]:
@@ -76,6 +77,11 @@ def consolidated(optimizer: Any, share: Share | Wholes, to: int | None) -> dict[
     if told is None:
         return None
     whole: dict[torch.Tensor, dict[str, Any]] = {}
+    rests = [
+        optimizer._zero_norm(group) is not None
+        for group in optimizer.param_groups
+        for _ in group["params"]
+    ]
     for index, p in enumerate(share.params):
         parts = [
             (piece, told[piece.rank][index])
@@ -83,7 +89,9 @@ def consolidated(optimizer: Any, share: Share | Wholes, to: int | None) -> dict[
             if index in told[piece.rank]
         ]
         if parts:
-            whole[p] = _joined(parts, p)
+            # A batch that began at zero has the rest's state.
+            by_matrix = parts[0][0].unit and not (rests[index] and began_at_zero(parts[0][1]))
+            whole[p] = _joined(parts, p, bool(by_matrix))
     kept, optimizer.state = optimizer.state, whole
     try:
         out: dict[str, Any] = optimizer._all_state()
@@ -98,8 +106,11 @@ def _on_host(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
 
 
-def _joined(parts: list[tuple[Any, dict[str, Any]]], p: torch.Tensor) -> dict[str, Any]:
-    """The state of a parameter from what its owners have of it."""
+def _joined(
+    parts: list[tuple[Any, dict[str, Any]]], p: torch.Tensor, by_matrix: bool
+) -> dict[str, Any]:
+    """The state of a parameter from what its owners have of it; `by_matrix`: each has that of
+    some matrices of a batch."""
     if parts[0][0].whole:
         return parts[0][1]
     out = {}
@@ -109,7 +120,10 @@ def _joined(parts: list[tuple[Any, dict[str, Any]]], p: torch.Tensor) -> dict[st
             isinstance(held, torch.Tensor) and held.numel() == piece.count
             for held, (piece, _) in zip(pieces, parts, strict=True)
         )
-        out[key] = torch.cat(pieces).view(p.shape) if divided else value
+        if by_matrix and isinstance(value, torch.Tensor):
+            out[key] = torch.cat(pieces)  # one row for every matrix
+        else:
+            out[key] = torch.cat(pieces).view(p.shape) if divided else value
     return out
 
 

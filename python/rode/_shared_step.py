@@ -20,6 +20,7 @@ class SharedSteps(Share):
     """A share, with its steps."""
 
     refused = 0  # steps that were left out, on all ranks
+    _judged: Binding | None = None  # the engine whose limits are known
 
     @torch.no_grad()
     def step(self, optimizer: Any) -> None:
@@ -33,6 +34,9 @@ class SharedSteps(Share):
                     "[capture] the ranks agree on every step, which a CUDA graph cannot hold; step "
                     "outside of the capture"
                 )
+            if binding is not self._judged:
+                self.set_limits(optimizer)
+                self._judged = binding
             bad = self._bad_gradients()
         except Exception as found:
             if getattr(found, "agreed", False):  # all ranks raise it
@@ -72,7 +76,7 @@ class SharedSteps(Share):
         for position, p in enumerate(binding.params):
             piece = self.own[self._index[id(p)]]
             if not piece.whole and p.grad is not None:
-                out[position] = p.grad.reshape(-1)[piece.first : piece.first + piece.count]
+                out[position] = piece.of(p.grad)
         return out
 
     def _bad_gradients(self) -> list[bool]:

@@ -37,6 +37,8 @@ def _spec(tensor: Any) -> tuple[int, str, list[int]]:
 
 
 def _on_host(tensor: Any) -> Any:
+    if hasattr(tensor, "full_tensor"):  # a DTensor: all ranks convert it together
+        tensor = tensor.full_tensor()
     return tensor.detach().cpu().contiguous() if isinstance(tensor, torch.Tensor) else None
 
 
@@ -58,6 +60,18 @@ def began_at_zero(entries: Mapping[str, Any]) -> bool | None:
     """What the state of a matrix tells of its start: the moments of the rest's rule are there
     where it was zero (`on_zero`). None: there is no state yet."""
     return "exp_avg" in entries if entries else None
+
+
+def check_form(
+    name: str, key: str, tensor: torch.Tensor, shape: list[int], dtype: torch.dtype
+) -> None:
+    """Raises where an entry of a parameter's state is not what the engine asks for."""
+    if list(tensor.shape) != shape or tensor.dtype != dtype:
+        raise _engine.Error(
+            f"[state] '{key}' of parameter '{name}' is {tensor.dtype} {tuple(tensor.shape)}; "
+            f"expected {dtype} {tuple(shape)}; load it with the parameters and options that saved "
+            "it"
+        )
 
 
 def as_planned(entries: dict[str, Any], name: str, plan: Plan) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class AdamW(TorchTwin):
           W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
         maximize: g is the negated gradient.
+        cautious_decay (Chen et al., "Cautious Weight Decay", 2025): only the elements decay whose weight
+        and update, what lr multiplies in the last line, do not have opposite signs: u W >= 0.
         The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 
@@ -155,6 +157,7 @@ class AdamW(TorchTwin):
         fused: bool | None = None,
         lr_rest: float | torch.Tensor | None = None,
         weight_decay_rest: float | torch.Tensor | None = None,
+        cautious_decay: bool = False,
         rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
@@ -176,6 +179,7 @@ class Lion(EngineOptimizer):
           W <- W - lr (u + weight_decay W)
           m <- beta2 m + (1 - beta2) g
 
+        cautious_decay: only elements with u W >= 0 decay (rode/optim/adamw.h).
         The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
         Deviations: none. State: 4 bytes per parameter.
 
@@ -196,6 +200,7 @@ class Lion(EngineOptimizer):
         *,
         lr_rest: float | None = None,
         weight_decay_rest: float | None = None,
+        cautious_decay: bool = False,
         rounding: str = "stochastic",
         state_dtype: str = "fp32",
         seed: int = 0,

@@ -12,6 +12,7 @@ from rode._base import EngineOptimizer, Group, Params, given
 __all__ = [
     "MARSM",
     "Muon",
+    "Muown",
     "RODE",
     "SOAP",
 ]
@@ -40,7 +41,7 @@ class RODE(EngineOptimizer):
           reproject = guarded    after each reprojection except the last, X is multiplied by
                                  min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
                                  iteration can diverge; this one is bounded in exact arithmetic
-                                 (tested in fp32, on the CPU in bf16). While |t| <= 0.0476 they are
+                                 (tested in fp32, bf16 and fp16). While |t| <= 0.0476 they are
                                  equal bit for bit.
                                  Other coefficients have numbers of their own (docs/numerics.md)
           reproject = every      exactly Algorithm 1
@@ -51,6 +52,12 @@ class RODE(EngineOptimizer):
           radius = fixed         rho' = the norm at construction
           radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
                                  is multiplied by it
+          radius_scope = rows    every row W_i has rho_i, U_i, s_i and rho'_i of its own, and P projects
+                                 row by row; Newton-Schulz sees the whole matrix, without a projection
+                                 inside (needs reproject = final). With m rows, m = fan-out,
+                                 Q_i = P(X_K)_i, q_i = ||Q_i||, theta_i = lr * gamma * sqrt(m) * q_i:
+                                 of equal rows the same turn as with one radius. v and gamma stay one
+                                 per matrix; rows of norm <= eps are held
           scale = angle          theta = lr * gamma * q / sqrt(min(fan-out, fan-in)), so that the angle
                                  does not grow with the width
           direction = retraction U' = (U - theta D) / ||U - theta D||
@@ -62,13 +69,19 @@ class RODE(EngineOptimizer):
                                  is the rest's, for good; the state tells it when training goes on
           on_zero = hold         it is held, as in Algorithm 1
 
-        Deviations from the paper: `guarded` is the default of `reproject` and `rest` that of `on_zero`,
-        and a start below 2^-23 of its terms (a gradient along W, to rounding) has no direction
-        (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per matrix;
-        with normalize = rows 4 bytes per row of the fan-out.
+        cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
+        Deviations from the paper: the defaults are not the published ones (scale = angle, adaptive
+        radius, Nesterov, `guarded`, on_zero = rest); preset "paper" (rode-paper, RodeOptions::paper())
+        is Algorithm 1. A start below 2^-23 of its terms (a gradient along W, to rounding) has no
+        direction (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per
+        matrix or, with radius_scope = rows, per row of the fan-out; with normalize = rows 4 bytes per
+        row.
 
     A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
     ``couple_lr_rho`` is False.
+
+    ``preset="paper"`` is the published algorithm with its rates; options that are given win over a
+    preset's.
 
     What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
     ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
@@ -85,35 +98,38 @@ class RODE(EngineOptimizer):
         lr: float | torch.Tensor | None = None,
         lr_rho: float | None = None,
         *,
-        scale: str = "kernel",
+        scale: str | None = None,
         momentum: float = 0.9,
-        radius: str = "learned",
+        radius: str | None = None,
         radius_brake: float = 1.0,
+        radius_scope: str = "matrix",
         direction: str = "geodesic",
         conditioner: str = "newton_schulz",
-        reproject: str = "guarded",
+        reproject: str | None = None,
         ns_steps: int | None = None,
         coefficients: str = "jordan",
         ns_dtype: str = "auto",
         ns_form: str = "auto",
         normalize: str = "none",
         row_beta: float = 0.95,
-        nesterov: bool = False,
-        snr: bool = False,
+        nesterov: bool | None = None,
+        snr: bool | None = None,
         snr_min: float = 0.01,
         floor: float = 1e-6,
         eps: float = 1e-12,
         eps_ns: float = 1e-12,
-        on_zero: str = "rest",
+        on_zero: str | None = None,
         splits: str = "",
         lr_rest: float | None = None,
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
+        cautious_decay: bool = False,
         rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
         seed: int = 0,
+        preset: str | None = None,
         on_non_finite: str = "refuse",
         couple_lr_rho: bool = True,
         process_group: Group = None,
@@ -138,6 +154,8 @@ class Muon(EngineOptimizer):
           W <- (1 - lr * weight_decay) W - lr * scale * O
           scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
 
+        cautious_decay: only elements with O W >= 0 decay (rode/optim/adamw.h), and so it is for the
+          rest; not with constraint = normproj and weight_decay > 0
         constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
         constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
 
@@ -175,6 +193,7 @@ class Muon(EngineOptimizer):
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
+        cautious_decay: bool = False,
         rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",
@@ -185,6 +204,78 @@ class Muon(EngineOptimizer):
         route: str = "auto",
     ) -> None:
         super().__init__(params, "muon", route, given(locals()))
+
+
+class Muown(EngineOptimizer):
+    r"""Muown: Muon on the direction of every row, Adam on its length::
+
+        Lion, Huebler, Li, Orvieto, He, "Muown: Row-norm control for Muon optimization", 2026
+        (arXiv 2605.10797), as in the authors' code (kcc-lion/muown, optim/muown.py). For a matrix W
+        (m x n, m = fan-out) with gradient G, every row i is W_i = g_i v_i / n_i, n_i = ||v_i||; at the
+        start g_i = n_i = ||W_i||:
+
+          u_i = W_i / g_i,  s_i = <G_i, u_i>,  D_i = (g_i / n_i) (G_i - s_i u_i)
+          B <- momentum * B + D
+          S  = D + momentum * B   (nesterov), else B
+          O  = NS(S / (||S|| + eps))             coefficients = four: NS(X / sqrt(||X^T X||_F)) of that X
+          v'_i = n_i u_i - lr * 0.2 sqrt(max(m, n)) O_i,  n'_i = ||v'_i||
+          a_i <- beta1 a_i + (1 - beta1) s_i,  b_i <- beta2 b_i + (1 - beta2) s_i^2, bias-corrected
+          g'_i = g_i - lr_rho a_i / (sqrt(b_i) + eps_radius)
+          W'_i = g'_i v'_i / n'_i - lr * weight_decay * W_i;  with decay g'_i <- ||W'_i||
+
+        Deviations from the authors' code: products may be fp32; fused matrices are split where `splits`
+        says so, not where m = 3 n; |g_i| is ||W_i|| as stored (the state keeps the sign), so that rows
+        that somebody else has scaled are taken as they are; a row of zeros, which has no direction, is
+        held, and a matrix that is zero at construction is the rest's. lr_rho is an option; there it is
+        lr, and here it stays 1e-3 where only lr is given. lr is 1e-3 (there 3e-4, set by experiment),
+        the rest's weight decay 9e-4 (there 0), and their variant for several processes, which decays g
+        too, is not taken over. State: 4 bytes per matrix parameter, 16 bytes
+        per row of the fan-out. On the CPU only.
+
+    A scheduler moves ``lr``; ``lr_rho`` follows as lr_rho * lr / initial_lr, unless
+    ``couple_lr_rho`` is False.
+
+    What is not a matrix is stepped by AdamW with ``lr_rest``, ``weight_decay_rest``,
+    ``betas_rest`` and ``eps_rest``: a group of its own where a module is given. Unless it is set,
+    ``lr_rest`` is its default times lr / default lr.
+
+    ``process_group`` (True: all processes) deals the parameters out: each process steps its share,
+    keeps state for that alone and gets the others' weights; ``timeout``, in seconds, bounds each
+    wait for them (docs/distributed.md).
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float | torch.Tensor | None = None,
+        lr_rho: float | None = None,
+        weight_decay: float = 0.0,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        betas_radius: tuple[float, float] = (0.9, 0.95),
+        eps_radius: float = 1e-8,
+        ns_steps: int | None = None,
+        coefficients: str = "jordan",
+        ns_dtype: str = "auto",
+        ns_form: str = "auto",
+        eps: float = 1e-7,
+        splits: str = "",
+        lr_rest: float | None = None,
+        weight_decay_rest: float = 0.0009,
+        betas_rest: tuple[float, float] = (0.9, 0.95),
+        eps_rest: float = 1e-8,
+        rounding: str = "stochastic",
+        state_dtype: str = "fp32",
+        state_rounding: str = "nearest",
+        seed: int = 0,
+        on_non_finite: str = "refuse",
+        couple_lr_rho: bool = True,
+        process_group: Group = None,
+        timeout: float | datetime.timedelta | None = None,
+        route: str = "auto",
+    ) -> None:
+        super().__init__(params, "muown", route, given(locals()))
 
 
 class SOAP(EngineOptimizer):
@@ -255,6 +346,8 @@ class MARSM(EngineOptimizer):
           W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
           G_prev <- G
 
+        cautious_decay: only elements with O W >= 0 decay (rode/optim/adamw.h), and so it is for the
+        rest.
         Deviations: none. State: 8 bytes per matrix parameter; with normalize = rows 4 bytes per row of
         the fan-out.
 
@@ -286,6 +379,7 @@ class MARSM(EngineOptimizer):
         weight_decay_rest: float = 0.0009,
         betas_rest: tuple[float, float] = (0.9, 0.95),
         eps_rest: float = 1e-8,
+        cautious_decay: bool = False,
         rounding: str = "stochastic",
         state_dtype: str = "fp32",
         state_rounding: str = "nearest",

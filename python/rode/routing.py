@@ -30,8 +30,16 @@ _VOCABULARY_ROWS = 8192
 
 
 def _is_transposed(module: nn.Module) -> bool:
-    """Hugging Face's Conv1D, which stores (in, out)."""
-    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    """Hugging Face's Conv1D and some of its experts, which store (in, out)."""
+    if type(module).__name__ == "Conv1D":
+        return hasattr(module, "nf")
+    up, down = (getattr(module, name, None) for name in ("gate_up_proj", "down_proj"))
+    if not (isinstance(up, torch.Tensor) and isinstance(down, torch.Tensor)):
+        return getattr(module, "is_transposed", None) is True
+    if is_lazy(up) or is_lazy(down) or up.dim() != 3 or down.dim() != 3:
+        return False
+    # (E, features, 2 hidden) and (E, hidden, features); otherwise the last two the other way round.
+    return up.shape[1] == down.shape[2] and up.shape[2] == 2 * down.shape[1]
 
 
 def _own_head(model: nn.Module) -> nn.Module | None:
@@ -67,8 +75,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """The groups that `rode.RODE(model)` makes, to look at and to edit.
 
-    route: "language": two dimensions, neither embedding nor head; "vision": two or more
-    dimensions; both without tensors of one column, such as the gains of weight_norm;
+    route: "language": two dimensions, neither embedding nor head, and the weights of experts, (E,
+    m, n), which are E matrices (layout="experts_out_in"); "vision": two or more dimensions; both without tensors of one column, such as the gains of weight_norm;
     "all_matrices": two dimensions; "lora": the two-dimensional tensors named lora_*; "auto": "lora"
     where there are such, else "language" where there is an embedding, else "vision" where there are
     convolutions, else "language". overrides: from patterns of names ('*', '?') to "matrix", "rest"
@@ -99,24 +107,12 @@ def param_groups(
     reasons = Reasons()
     reasons.choice = f"route {taken}, because {why}" if why else f"route {taken}"
     groups: dict[str, dict[str, Any]] = {
-        "out_in": {
-            "params": [],
-            "reasons": reasons,
-            "rule": "matrix",
-            "layout": "out_in",
-            **options,
-        },
-        "in_out": {
-            "params": [],
-            "reasons": reasons,
-            "rule": "matrix",
-            "layout": "in_out",
-            **options,
-        },
-        "rest": {"params": [], "reasons": reasons, "rule": "rest"},
+        layout: {"params": [], "reasons": reasons, "rule": "matrix", "layout": layout, **options}
+        for layout in ("out_in", "in_out", "experts_out_in", "experts_in_out")
     }
+    groups["rest"] = {"params": [], "reasons": reasons, "rule": "rest"}
     sizes = {"matrix": 0, "rest": 0}
-    for (p, places), (treatment, reason) in zip(tensors.items(), routed, strict=True):
+    for (p, places), (treatment, reason, experts) in zip(tensors.items(), routed, strict=True):
         if treatment == "frozen" or not p.requires_grad:
             continue
         aside = (
@@ -127,7 +123,9 @@ def param_groups(
         if not (aside or is_lazy(p)):
             sizes[treatment] += p.numel()
         if treatment == "matrix":
-            treatment = "in_out" if p in transposed else "out_in"
+            treatment = ("experts_" if experts else "") + (
+                "in_out" if p in transposed else "out_in"
+            )
         name = places[0][0]
         groups[treatment]["params"].append((name, p))
         reasons[name] = reason

@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "rode/error.h"
+#include "rode/matrix_parts.h"
 #include "rode/shard_plan.h"
 #include "rode/stored_state.h"
 
@@ -75,8 +76,12 @@ ParameterGroup read_group(const GroupSpec& spec) {
     p.value = {pointer(nb::cast<std::uintptr_t>(given[2])),
                Shape(nb::cast<std::vector<std::int64_t>>(given[3])),
                parse_dtype(nb::cast<std::string>(given[4]))};
-    p.layout = nb::cast<bool>(given[5]) ? Layout::in_out : Layout::out_in;
+    const auto layout = nb::cast<std::string>(given[5]);
+    p.layout = layout.ends_with("in_out") ? Layout::in_out : Layout::out_in;
+    // A part of one that is stepped element by element has one dimension.
+    if (layout.starts_with("experts_") && p.value.shape.rank() > 1) p.experts = true;
     if (given.size() > 6 && !given[6].is_none()) p.zero_start = nb::cast<bool>(given[6]);
+    if (given.size() > 7) p.first_element = nb::cast<std::int64_t>(given[7]);
   }
   return group;
 }
@@ -111,7 +116,7 @@ std::vector<GradientRow> planned_gradients(const GroupSpec& spec) {
   std::vector<GradientRow> rows;
   for (const PlannedGradient& g :
        planned_gradients(group.parameters, group.method, group.routing)) {
-    rows.emplace_back(g.parameter, g.elementwise, g.most_gg);
+    rows.emplace_back(g.parameter, g.elementwise, g.most_gg, g.experts);
   }
   return rows;
 }
@@ -121,6 +126,52 @@ std::vector<ItemRow> shard_items(const GroupSpec& spec) {
   std::vector<ItemRow> rows;
   for (const ShardItem& i : shard_items(group.parameters, group.method, group.routing)) {
     rows.emplace_back(i.name, i.bytes, i.unit_bytes, i.cost, i.state_bytes);
+  }
+  return rows;
+}
+
+namespace {
+
+std::vector<PartInput> read_inputs(const std::vector<PartInputRow>& rows) {
+  std::vector<PartInput> out;
+  for (const auto& [s, scalars] : rows) {
+    out.push_back({{s[0], s[1], s[2], s[3], s[4], s[5]}, scalars});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<PartedRow> parted_matrices(const GroupSpec& spec, std::string_view device) {
+  std::vector<PartedRow> rows;
+  for (PartedMatrix& m : rode::parted_matrices(read_group(spec), parse_device(device))) {
+    rows.emplace_back(m.parameter, m.rows, m.columns, m.previous, m.conditioner, m.settings,
+                      m.weight);
+  }
+  return rows;
+}
+
+std::vector<PartFormRow> form_parts(const GroupSpec& spec,
+                                    const std::vector<PartInputRow>& inputs) {
+  std::vector<PartFormRow> rows;
+  for (const PartForm& f : rode::form_parts(read_group(spec), read_inputs(inputs))) {
+    rows.emplace_back(f.good, f.good_weight, f.direction,
+                      std::array{f.buffer_b, f.buffer_g, f.buffer_t},
+                      std::array{f.start_b, f.start_g, f.start_t}, f.scalars);
+  }
+  return rows;
+}
+
+std::vector<PartWriteRow> write_parts(const GroupSpec& spec,
+                                      const std::vector<PartInputRow>& inputs,
+                                      const std::vector<std::array<double, 4>>& directions) {
+  std::vector<DirectionSums> sums;
+  for (const auto& d : directions) sums.push_back({d[0], d[1], d[2], d[3]});
+  std::vector<PartWriteRow> rows;
+  for (const PartWrite& w : rode::write_parts(read_group(spec), read_inputs(inputs), sums)) {
+    const MatrixDiagnostics& d = w.diagnostics;
+    rows.emplace_back(w.finite, w.w, w.y,
+                      std::array{d.rho, d.rho_next, d.s, d.q, d.theta, d.gamma, d.m_norm});
   }
   return rows;
 }
@@ -139,7 +190,7 @@ Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
       const nb::object tensor = std::get<4>(spec)[i][0];
       const TensorInfo info = reader_.read(tensor, value.shape);
       if (info.plain) device_ = info.device;
-      slots_.push_back({tensor.ptr(), !info.plain});
+      followed_.push_back({tensor.ptr(), !info.plain});
     }
   }
   EngineOptions options;
@@ -165,12 +216,12 @@ bool Engine::follow_values(const nb::list& groups) {
     const nb::object group = groups[g];
     if (!PyList_CheckExact(group.ptr()) || nb::len(group) != sizes_[g]) return false;
     for (const nb::handle tensor : nb::borrow<nb::list>(group)) {
-      const Slot& slot = slots_[index];
-      if (tensor.ptr() != slot.tensor) return false;
+      const FollowedObject& followed = followed_[index];
+      if (tensor.ptr() != followed.tensor) return false;
       const TensorView& bound = parameters[index].value;
       const TensorInfo info = reader_.read(tensor, bound.shape);
-      if (info.plain == slot.copied) return false;
-      if (!slot.copied) {
+      if (info.plain == followed.copied) return false;
+      if (!followed.copied) {
         if (info.dtype != bound.dtype || info.device != device_) return false;
         // It may have moved to another device, which is not known then.
         if (!reader_.reads_device() && pointer(info.address) != bound.data) return false;
@@ -187,8 +238,8 @@ std::vector<std::size_t> Engine::follow_grads() {
   std::vector<std::size_t> others;
   lacks_grads_ = false;
   grads_.clear();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    nb::object grad = nb::steal(PyObject_GetAttr(slots_[i].tensor, grad_name_.ptr()));
+  for (std::size_t i = 0; i < followed_.size(); ++i) {
+    nb::object grad = nb::steal(PyObject_GetAttr(followed_[i].tensor, grad_name_.ptr()));
     if (!grad.is_valid()) throw nb::python_error();
     if (grad.is_none()) {
       lacks_grads_ = true;

@@ -2,7 +2,9 @@
 // rode::Optimizer as Python sees it: numbers for addresses, text for types.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,9 +19,10 @@
 
 namespace rode::python {
 
-// tensor, name, address, shape, dtype ("F32"), stored transposed; and, where it is known, whether
-// it began at zero. The address is another than the tensor's own where that is not contiguous: then
-// the caller copies around each step.
+// tensor, name, address, shape, dtype ("F32"), layout ("out_in", "experts_in_out"); where it is
+// known, whether it began at zero; of a part, its first element in the whole. The address is
+// another than the tensor's own where that is not contiguous: then the caller copies around each
+// step.
 using ParameterSpec = nanobind::tuple;
 // from, lr_rho: rode::RateCoupling
 using CouplingSpec = std::tuple<std::optional<double>, bool>;
@@ -44,8 +47,8 @@ using TensorSpec = std::tuple<std::uintptr_t, std::string, std::vector<std::int6
 void convert_state(std::string_view name, const TensorSpec& from, const TensorSpec& from_scales,
                    const TensorSpec& to, const TensorSpec& to_scales);
 
-// parameter, elementwise, most_gg: rode::PlannedGradient
-using GradientRow = std::tuple<std::string, bool, double>;
+// parameter, elementwise, most_gg, experts: rode::PlannedGradient
+using GradientRow = std::tuple<std::string, bool, double, std::int64_t>;
 
 // The same of what a step would ask of their gradients.
 std::vector<GradientRow> planned_gradients(const GroupSpec& spec);
@@ -55,6 +58,24 @@ using ItemRow = std::tuple<std::string, std::int64_t, std::int64_t, double, std:
 
 // The same of what several processes would deal out.
 std::vector<ItemRow> shard_items(const GroupSpec& spec);
+
+// parameter, rows, columns, previous, conditioner, settings, weight: rode::PartedMatrix
+using PartedRow =
+    std::tuple<std::string, std::int64_t, std::int64_t, bool, std::string, Settings, bool>;
+// tt, bt, gt, bb, bg, gg; scalar state: rode::PartInput
+using PartInputRow = std::tuple<std::array<double, 6>, std::map<std::string, double>>;
+// good, good_weight, direction, buffer (b, g, t), start (b, g, t), scalar state: rode::PartForm
+using PartFormRow = std::tuple<bool, bool, bool, std::array<double, 3>, std::array<double, 3>,
+                               std::map<std::string, double>>;
+// finite, w, y; rho, rho_next, s, q, theta, gamma, m_norm: rode::PartWrite
+using PartWriteRow = std::tuple<bool, double, double, std::array<double, 7>>;
+
+// The functions of rode/matrix_parts.h; a direction is factor, yw, yy, ww.
+std::vector<PartedRow> parted_matrices(const GroupSpec& spec, std::string_view device);
+std::vector<PartFormRow> form_parts(const GroupSpec& spec, const std::vector<PartInputRow>& inputs);
+std::vector<PartWriteRow> write_parts(const GroupSpec& spec,
+                                      const std::vector<PartInputRow>& inputs,
+                                      const std::vector<std::array<double, 4>>& directions);
 
 class Engine {
  public:
@@ -91,7 +112,7 @@ class Engine {
 
  private:
   // What only Python knows of a parameter; the rest is optimizer().parameters()[index].
-  struct Slot {
+  struct FollowedObject {
     PyObject* tensor = nullptr;  // kept alive by the caller
     bool copied = false;         // not plain: the engine steps a copy
   };
@@ -101,7 +122,7 @@ class Engine {
   std::int64_t device_ = 0;
   bool lacks_grads_ = false;
   std::vector<std::size_t> sizes_;  // parameters per group
-  std::vector<Slot> slots_;
+  std::vector<FollowedObject> followed_;
   std::vector<nanobind::object> grads_;
   std::unique_ptr<Optimizer> optimizer_;
 };

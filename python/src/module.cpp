@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Python module rode._engine: the engine over addresses, without any framework's headers.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -160,8 +161,10 @@ Model read_model(const std::vector<ModuleSpec>& modules, const std::vector<Model
   return model;
 }
 
-// Treatment and reason of each parameter of a model.
-std::vector<RouteRow> route_by_modules(
+// Treatment and reason of each parameter of a model, and whether it is a batch of matrices.
+using ModelRow = std::tuple<std::string, std::string, bool>;
+
+std::vector<ModelRow> route_by_modules(
     const std::vector<ModuleSpec>& modules, const std::vector<ModelSpec>& parameters,
     std::string_view route, const std::vector<std::pair<std::string, std::string>>& overrides) {
   const Model model = read_model(modules, parameters);
@@ -169,9 +172,9 @@ std::vector<RouteRow> route_by_modules(
   for (const auto& [pattern, treatment] : overrides) {
     routing.overrides.push_back({pattern, treatment_from_string(treatment)});
   }
-  std::vector<RouteRow> out;
+  std::vector<ModelRow> out;
   for (const Decision& d : route_model(model.modules, model.parameters, routing)) {
-    out.emplace_back(to_string(d.treatment), d.reason);
+    out.emplace_back(to_string(d.treatment), d.reason, d.experts);
   }
   return out;
 }
@@ -246,6 +249,11 @@ void define(nb::module_& m) {
         });
   m.def("planned_state", nb::overload_cast<const GroupSpec&>(&planned_state));
   m.def("planned_gradients", nb::overload_cast<const GroupSpec&>(&planned_gradients));
+  m.def("parted_matrices", nb::overload_cast<const GroupSpec&, std::string_view>(&parted_matrices));
+  m.def("form_parts",
+        nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&>(&form_parts));
+  m.def("write_parts", nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&,
+                                         const std::vector<std::array<double, 4>>&>(&write_parts));
   m.def("convert_state", &convert_state);
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> out;
@@ -257,6 +265,9 @@ void define(nb::module_& m) {
   });
   m.def("leaves_rest_to_adamw",
         [](std::string_view name) { return Method::by_name(name).leaves_rest_to_adamw(); });
+  m.def("zero_norm", [](std::string_view name, const Settings& settings) {
+    return Method::by_name(name, settings).zero_norm();
+  });
   // Checks the settings and lists every option with the value it then has.
   m.def("options", [](std::string_view name, const Settings& settings) {
     return rows(Method::by_name(name, settings).options());

@@ -26,10 +26,15 @@ KINDS = {
     "Adafactor": {},
     "SGD": {"momentum": 0.9},
 }
-# Name, shape, type. The table is long enough to be divided, and not by the unit of division.
+# Name, shape, type. The tables are long enough to be divided, and not by the unit of division; the
+# experts are divided too.
 FORMS = (
     ("table", (2051, 9), torch.float32),
+    ("half_table", (700, 30), torch.bfloat16),
     ("fused", (24, 16), torch.float32),
+    ("experts", (5, 10, 6), torch.float32),
+    ("idle_experts", (4, 6, 5), torch.float32),  # begin at zero: the rest's
+    ("half_experts", (4, 6, 5), torch.float32),  # one of two begins at zero: those are held
     ("wide", (5, 31), torch.float32),
     ("half", (12, 12), torch.bfloat16),
     ("turned", (8, 14), torch.float32),
@@ -49,6 +54,8 @@ def parameters():
     for name, value in values(1).items():
         # Stored with its columns one after the other.
         value = value.t().contiguous().t() if name == "turned" else value
+        if name.endswith("_experts"):
+            value[:: 1 if name == "idle_experts" else 2] = 0
         params[name] = torch.nn.Parameter(value)
     return params
 
@@ -60,7 +67,7 @@ def set_gradients(params, seed):
 
 
 def make(kind, params, **more):
-    rest = ("table", "bias", "scale", "none")
+    rest = ("table", "half_table", "bias", "scale", "none")
     given = list(params.items())
     matrices = {"params": [item for item in given if item[0] not in rest], "rule": "matrix"}
     others = {"params": [item for item in given if item[0] in rest], "rule": "rest"}
@@ -181,6 +188,17 @@ def step_badly(rank):
     set_gradients(params, 12)
     out["spoiled"] = outcome(optimizer.step)
     return out
+
+
+def start_at_zero():
+    """A matrix of zeros is the rest's, whose squares hold less than a matrix's with this radius."""
+    names = ("zero", "other")
+    params = {n: torch.nn.Parameter(torch.full((8, 6), float(n == "other"))) for n in names}
+    optimizer = rode.RODE(list(params.items()), radius="learned", process_group=True)
+    for p in params.values():
+        p.grad = torch.ones(8, 6)
+    params["zero"].grad[0, 0] = 3e19
+    return outcome(optimizer.step, *params.values())
 
 
 def skip(rank):
@@ -362,6 +380,7 @@ def process(rank, folder):
         "resume": {k: resume(k, groups, folder, rank) for k in ("RODE", "SOAP", "AdamW")},
         "bad": step_badly(rank),
         "skip": skip(rank),
+        "zero": start_at_zero(),
         "construct": construct_badly(rank),
         "nothing": own_nothing(),
         "lora": train_lora(process_group=groups[2]),

@@ -75,7 +75,7 @@ def test_lr_rho_follows_a_scheduler():
     def radii(couple, scheduled):
         p = torch.nn.Parameter(torch.eye(4) * 3)
         optimizer = rode.RODE([p], lr=0.0 if not scheduled else 1e-3, lr_rho=0.1,
-                              couple_lr_rho=couple)  # fmt: skip
+                              couple_lr_rho=couple, radius="learned")  # fmt: skip
         if scheduled:
             torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.25)
         p.grad = torch.eye(4)
@@ -116,7 +116,7 @@ MADE_WITH = 1e-3
 def test_lr_rho_follows_every_scheduler_from_the_lr_of_construction(name):
     p = torch.nn.Parameter(torch.eye(4) * 3)
     p.grad = torch.eye(4)
-    optimizer = rode.RODE([p], lr=MADE_WITH, lr_rho=0.1)
+    optimizer = rode.RODE([p], lr=MADE_WITH, lr_rho=0.1, radius="learned")
     scheduler = SCHEDULERS[name](optimizer)
     group = optimizer.param_groups[0]
     rates = set()

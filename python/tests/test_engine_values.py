@@ -14,8 +14,12 @@ SHAPES = {"a": (24, 16), "b": (16, 40), "c": (3, 5, 7), "bias": (24,), "scale": 
 # class, keyword arguments, name on the command line, further settings
 CASES = [
     (rode.RODE, {}, "rode", []),
-    (rode.RODE, {"snr": True, "nesterov": True}, "rode-snr", ["nesterov=true"]),
-    (rode.RODE, {"radius": "fixed"}, "rode-fixed", []),
+    (rode.RODE, {"snr": True, "nesterov": True}, "rode", ["snr=true"]),
+    (rode.RODE, {"preset": "snr", "nesterov": True}, "rode-snr", ["nesterov=true"]),
+    (rode.RODE, {"radius": "fixed"}, "rode", ["radius=fixed"]),
+    (rode.RODE, {"preset": "fixed"}, "rode-fixed", []),
+    (rode.RODE, {"preset": "paper"}, "rode-paper", []),
+    (rode.RODE, {"scale": "kernel"}, "rode", ["scale=kernel"]),
     (rode.RODE, {"radius": "adaptive"}, "rode", ["radius=adaptive"]),
     (rode.RODE, {"reproject": "final", "coefficients": "polar_express"}, "rode",
      ["reproject=final", "coefficients=polar_express"]),

@@ -100,6 +100,7 @@ def test_six_optimizers_learn_and_fill_the_table(hybrid, tmp_path, capsys):
         assert scores["best_validation_loss"] == done["best_validation_loss"]
         asked = json.loads((out / "run.json").read_text("utf-8"))
         assert all(scores[key] == asked[key] for key in ("options", "split", "steps", "format"))
+        assert asked["model"].endswith("/" + scores["base_model"])
     capsys.readouterr()
     assert main(["evaluate", "table", *runs]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -388,11 +389,12 @@ def test_the_benchmark_for_a_gpu_runs_here_with_a_tiny_model():
     pytest.importorskip("transformers")
     bench = runpy.run_path(str(ROOT / "bench" / "finetune_h200.py"))
     sizes = {"device": "cpu", "tiny": True, "steps": 2, "length": 24, "accumulation": 2}
-    more = {"batch": 2, "prompt": 8, "new_tokens": 4}
+    more = {"batch": 2, "prompt": 8, "new_tokens": 4, "rounds": 1, "family": "qwen3"}
     measured = bench["train"](argparse.Namespace(optimizer="rode", **sizes, **more))
     assert measured["step_seconds"] > measured["optimizer_seconds"] > 0
     assert measured["planned_together"] == sum(measured["planned_bytes"].values())
     speeds = bench["generate"](argparse.Namespace(**sizes, **more))
     assert set(speeds) == {"rode_tokens_per_second", "transformers_tokens_per_second"}
-    config, meta = bench["config_of"](False), torch.bfloat16
-    assert sum(p.numel() for p in checkpoint.empty_model(config, meta).parameters()) > 1e9
+    config = bench["config_of"](argparse.Namespace(tiny=False, family="qwen3"))
+    empty = checkpoint.empty_model(config, torch.bfloat16)
+    assert sum(p.numel() for p in empty.parameters()) > 1e9

@@ -15,9 +15,12 @@ STEPS = 20
 # class, the oracle's name, keyword arguments of both
 CASES = [
     (rode.RODE, "rode", {}),
-    (rode.RODE, "rode-snr", {"snr": True}),
+    (rode.RODE, "rode", {"snr": True}),
+    (rode.RODE, "rode", {"scale": "kernel", "radius": "learned", "nesterov": False}),
     (rode.Muon, "muon", {"weight_decay": 0.1}),
     (rode.Muon, "muon-rms", {"scale": "rms"}),
+    (rode.RODE, "rode", {"radius_scope": "rows", "reproject": "final"}),
+    (rode.Muown, "muown", {}),
     (rode.MARSM, "mars-m", {}),
     (rode.MARSM, "mars-m", {"gamma": 0.1, "momentum": 0.9, "weight_decay": 0.0}),
     (rode.AdEMAMix, "ademamix", {}),
@@ -27,6 +30,11 @@ CASES = [
     (rode.Adafactor, "adafactor", {"clip_threshold": 0.5, "weight_decay": 0.1}),
     (rode.AdamW, "adamw", {"lr": 1e-2, "betas": (0.9, 0.95)}),
     (rode.AdamW, "adamw", {"lr": 1e-2, "betas": (0.9, 0.999), "maximize": True}),
+    (rode.AdamW, "adamw", {"lr": 1e-2, "betas": (0.9, 0.95), "cautious_decay": True}),
+    (rode.Lion, "lion", {"lr": 1e-2, "weight_decay": 0.5, "cautious_decay": True}),
+    # Rounding turns the sign of some elements, and so their decay: a small one.
+    (rode.Muon, "muon", {"weight_decay": 0.1, "cautious_decay": True}),
+    (rode.MARSM, "mars-m", {"weight_decay": 0.1, "cautious_decay": True}),
     (rode.SGD, "sgd", PUBLISHED[rode.SGD]),
     (rode.SGD, "sgd", {**PUBLISHED[rode.SGD], "nesterov": True, "maximize": True}),
 ]

@@ -136,7 +136,15 @@ def test_every_option_of_the_engine_has_the_same_default_here(kind):
     name = {"MARSM": "mars-m"}.get(kind.__name__, kind.__name__.lower())
     engine = _options.complete(name, {})
     parameters = inspect.signature(kind).parameters
-    own = {"params", "route", "couple_lr_rho", "on_non_finite", "process_group", "timeout"}
+    own = {
+        "params",
+        "route",
+        "couple_lr_rho",
+        "on_non_finite",
+        "process_group",
+        "timeout",
+        "preset",
+    }
     by_torch = {}
     if kind in (rode.AdamW, rode.SGD):  # torch's own arguments, with its defaults
         by_torch = inspect.signature(getattr(torch.optim, kind.__name__)).parameters

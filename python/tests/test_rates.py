@@ -11,12 +11,15 @@ import rode
 
 # Class, default lr, default lr_rest.
 MATRIX = [
-    (rode.RODE, {}, 1.206e-3, 2.915e-3),
-    (rode.RODE, {"snr": True}, 4.544e-3, 2.974e-3),
+    (rode.RODE, {}, 5e-2, 2.915e-3),
+    (rode.RODE, {"scale": "kernel"}, 1.206e-3, 2.915e-3),
+    (rode.RODE, {"snr": True}, 0.2, 2.974e-3),
+    (rode.RODE, {"preset": "snr"}, 4.544e-3, 2.974e-3),
     (rode.Muon, {}, 2.257e-2, 2.897e-3),
     (rode.Muon, {"scale": "rms"}, 5.160e-3, 2.913e-3),
     (rode.SOAP, {}, 2.900e-3, 2.591e-3),
     (rode.MARSM, {}, 4.097e-3, 2.693e-3),
+    (rode.Muown, {}, 1e-3, 1e-3),
 ]
 ONE_RULE = [rode.AdamW, rode.SGD, rode.AdEMAMix, rode.Adafactor, rode.Lion]
 
@@ -98,3 +101,30 @@ def test_a_tensor_as_lr_is_one_object_for_all_of_one_rule():
     lr = torch.tensor(0.5)
     optimizer = rode.AdamW(TinyModel(), lr=lr)
     assert all(group["lr"] is lr for group in optimizer.param_groups)
+
+
+def test_a_preset_is_the_published_rule_unless_an_option_is_given():
+    p = torch.nn.Parameter(torch.randn(4, 4))
+    keys = ("scale", "radius", "nesterov", "reproject", "on_zero", "snr", "lr", "lr_rho")
+
+    def options(**given):
+        group = rode.RODE([p], **given).param_groups[0]
+        return [group[key] for key in keys]
+
+    recipe = ["angle", "adaptive", True, "guarded", "rest", False, 5e-2, 3e-2]
+    paper = ["kernel", "learned", False, "every", "hold", False, 1.206e-3, 2.438e-3]
+    assert options() == recipe
+    assert options(preset="paper") == paper
+    assert options(preset="paper", nesterov=True, lr=0.5) == [
+        *paper[:2], True, *paper[3:6], 0.5, 2.438e-3
+    ]  # fmt: skip
+    damped = ["kernel", "learned", False, "guarded", "rest", True, 4.544e-3, 3.698e-5]
+    assert options(preset="snr") == damped
+    assert options(preset="fixed") == [
+        "kernel", "fixed", False, "guarded", "rest", False, 1.206e-3, 0.0
+    ]  # fmt: skip
+    # An option alone changes itself and the rates that follow it.
+    assert options(snr=True) == [*recipe[:5], True, 0.2, 3e-2]
+    assert options(radius="fixed") == ["angle", "fixed", *recipe[2:7], 0.0]
+    with pytest.raises(rode.Error, match="preset = 'best'; expected snr or fixed or paper"):
+        rode.RODE([p], preset="best")

@@ -280,7 +280,67 @@ class Experts(nn.Module):
 def test_weights_of_experts_are_named_as_what_they_are():
     model = nn.Sequential(nn.Linear(64, 64), Experts())
     table = reasons(rode.RODE(model))
-    assert table["1.gate_up"] == ("rest", "batch of matrices, not yet stepped as such")
+    assert table["1.gate_up"] == ("matrix", "batch of matrices")
+
+
+@pytest.mark.parametrize("kind", ["RODE", "Muon", "SOAP"])
+@pytest.mark.parametrize("layout", ["experts_out_in", "experts_in_out"])
+def test_a_batch_is_stepped_as_its_matrices(kind, layout):
+    batch = nn.Parameter(torch.randn(4, 8, 16))
+    alone = [nn.Parameter(m.clone()) for m in batch.detach()]
+    a = getattr(rode, kind)([{"params": [("w", batch)], "rule": "matrix", "layout": layout}])
+    layout = layout.removeprefix("experts_")
+    b = getattr(rode, kind)([{"params": alone, "rule": "matrix", "layout": layout}])
+    for _ in range(3):
+        batch.grad = torch.randn(4, 8, 16)
+        for p, grad in zip(alone, batch.grad, strict=True):
+            p.grad = grad.clone()
+        a.step()
+        b.step()
+    assert torch.equal(batch, torch.stack(alone))
+    assert all(v.shape[0] == 4 for v in a.state[batch].values())
+    restored = getattr(rode, kind)([{"params": [("w", batch)], "rule": "matrix"}])
+    restored.load_state_dict(a.state_dict())
+    assert restored.param_groups[0]["layout"].startswith("experts_")
+
+
+def test_experts_of_transformers_are_batches_in_their_layout():
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "vocab_size": 40,
+    }
+    cases = {
+        "Qwen3Moe": ({"num_experts": 4, "moe_intermediate_size": 12}, "experts_out_in"),
+        "Mixtral": ({"num_local_experts": 4}, "experts_out_in"),
+        "GptOss": ({"num_local_experts": 4, "layer_types": ["full_attention"]}, "experts_in_out"),
+    }
+    for name, (more, layout) in cases.items():
+        config = getattr(transformers, f"{name}Config")(**small, **more)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        found = {p: group for group in rode.param_groups(model) for p, _ in group["params"]}
+        experts = [p for p in found if p.endswith(("gate_up_proj", "down_proj"))]
+        assert len(experts) == 2, name
+        assert {found[p].get("layout") for p in experts} == {layout}, name
+        biases = [p for p in found if p.endswith("_proj_bias")]
+        assert all(found[p]["rule"] == "rest" for p in biases), name
+        assert name != "GptOss" or len(biases) == 2
+
+
+def test_llama4_stores_its_experts_transposed():
+    pytest.importorskip("transformers")
+    from transformers.models.llama4 import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
+
+    config = Llama4TextConfig(hidden_size=16, intermediate_size=12, num_local_experts=4)
+    groups = rode.param_groups(nn.Sequential(Llama4TextExperts(config)))
+    assert [group["layout"] for group in groups] == ["experts_in_out"]
 
 
 class Lora(nn.Module):
@@ -304,7 +364,7 @@ def lora_model():
 
 def test_lora_has_a_route_and_what_begins_at_zero_learns():
     model = lora_model()
-    optimizer = rode.RODE(model, lr=1e-2)
+    optimizer = rode.RODE(model, lr_rest=2e-2)
     table = reasons(optimizer)
     assert table["1.lora_A.weight"] == table["3.lora_A.weight"] == ("matrix", "LoRA")
     assert table["1.lora_B.weight"] == table["3.lora_B.weight"] == ("rest", "zero start")

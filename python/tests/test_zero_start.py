@@ -56,18 +56,25 @@ def test_a_module_gives_it_the_options_of_the_rest():
 
 @pytest.mark.parametrize("way", ["state_dict", "pickle", "named_state", "deepcopy"])
 @pytest.mark.parametrize(
-    "options", [{}, {"snr": True}, {"radius": "adaptive"}, {"radius": "fixed"}]
+    "kind,options",
+    [
+        (rode.RODE, {}),
+        (rode.RODE, {"snr": True}),
+        (rode.RODE, {"radius": "adaptive"}),
+        (rode.RODE, {"radius": "fixed"}),
+        (rode.Muown, {}),
+    ],
 )
-def test_a_checkpoint_after_five_steps_goes_on_bit_for_bit(way, options):
+def test_a_checkpoint_after_five_steps_goes_on_bit_for_bit(way, kind, options):
     params, grads = problem()
-    optimizer = rode.RODE(params, **options)
+    optimizer = kind(params, **options)
     run(optimizer, params, grads[:5])
     assert "zero start" in optimizer.routing_table()
     if way == "deepcopy":
         resumed, again = copy.deepcopy((params, optimizer))
     else:
         resumed = [torch.nn.Parameter(p.detach().clone()) for p in params]
-        again = rode.RODE(resumed, **options)
+        again = kind(resumed, **options)
         if way == "state_dict":
             file = io.BytesIO()
             torch.save(optimizer.state_dict(), file)

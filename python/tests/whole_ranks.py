@@ -7,7 +7,6 @@ import time
 
 import torch
 import torch.distributed as dist
-from conftest import TinyModel, train
 
 import rode
 
@@ -21,7 +20,14 @@ KINDS = {
     "Adafactor": {},
 }
 # The matrices of three rows leave a rank of four without any.
-FORMS = (("square", (24, 16)), ("short", (3, 10)), ("odd", (13, 7)), ("bias", (6,)))
+# Of five experts too, which stay on their ranks where they are sharded by expert.
+FORMS = (
+    ("square", (24, 16)),
+    ("short", (3, 10)),
+    ("odd", (13, 7)),
+    ("experts", (5, 6, 4)),
+    ("bias", (6,)),
+)
 # Mesh, and dimensions that are sharded (None: replicated), one for each of the mesh's.
 LAYOUTS = {
     "fsdp 4": ("four", (0,)),
@@ -77,15 +83,22 @@ def set_gradients(params, seed, mesh, dims):
         params[name].grad = grad if grad.to_local().numel() or seed % 2 else None
 
 
+def own(value):
+    return value.to_local() if hasattr(value, "to_local") else value
+
+
 def whole(params):
-    return {name: p.detach().full_tensor().clone() for name, p in params.items()}
+    return {
+        name: (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone()
+        for name, p in params.items()
+    }
 
 
 class Counted:
     """Collectives that a step issues."""
 
     def __enter__(self):
-        self.calls = 0
+        self.calls = self.sent = 0
         self.kept = {name: getattr(dist, name) for name in ("all_reduce", "all_to_all_single")}
         for name, function in self.kept.items():
             setattr(dist, name, self.counting(function))
@@ -94,6 +107,10 @@ class Counted:
     def counting(self, function):
         def call(*arguments, **more):
             self.calls += 1
+            if function.__name__ == "all_to_all_single":
+                given, own = arguments[1], dist.get_rank(more.get("group"))
+                sizes = arguments[3]
+                self.sent += (sum(sizes) - sizes[own]) * given.element_size()
             return function(*arguments, **more)
 
         return call
@@ -111,10 +128,25 @@ def step_layout(kind, layout, meshes):
         set_gradients(params, 10 + t, mesh, dims)
         with Counted() as counted:
             optimizer.step()
-    held = [optimizer.state[p] for name, p in params.items() if name != "bias"]
     saved = optimizer.consolidated_state_dict(to=None)
-    state = sum(v.numel() for s in held for v in s.values())
-    return {"weights": whole(params), "calls": counted.calls, "state": state, "saved": saved}
+    return {
+        "weights": whole(params),
+        "calls": counted.calls,
+        "sent": counted.sent,
+        "placed": {name: is_placed(optimizer, p) for name, p in params.items()},
+        "saved": saved,
+    }
+
+
+def is_placed(optimizer, p):
+    """Whether all state of the parameter's shape lies as it does, and there is some."""
+    entries = [v for v in optimizer.state[p].values() if v.shape == p.shape]
+    return bool(entries) and all(
+        hasattr(v, "to_local")
+        and v.placements == p.placements
+        and v.to_local().shape == p.to_local().shape
+        for v in entries
+    )
 
 
 def resume(meshes):
@@ -137,6 +169,18 @@ def resume(meshes):
     optimizer.load_state_dict(saved)
     for t in range(STEPS // 2, STEPS):
         set_gradients(params, 10 + t, mesh, dims)
+        optimizer.step()
+    return whole(params)
+
+
+def edit_state(mesh):
+    """A program writes into the state of one rank."""
+    params = {n: torch.nn.Parameter(p) for n, p in placed(1, mesh, (0,)).items()}
+    optimizer = make("RODE", params)
+    for t in range(4):
+        if t == 2 and dist.get_rank() == 1:
+            optimizer.state[params["square"]]["momentum"].to_local().zero_()
+        set_gradients(params, 11 + 2 * t, mesh, (0,))
         optimizer.step()
     return whole(params)
 
@@ -225,50 +269,9 @@ def failure(optimizer):
     return "", False
 
 
-def train_model(kind, mesh, fewer, folder):
-    """FSDP2, and torch's distributed checkpoint half way, from which another optimizer goes on, on
-    fewer ranks."""
-    from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        get_state_dict,
-        set_state_dict,
-    )
-    from torch.distributed.fsdp import fully_shard
-
-    def sharded(mesh):
-        torch.manual_seed(4)
-        model = TinyModel()
-        fully_shard(model.inner, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        return model, getattr(rode, kind)(model)
-
-    model, optimizer = sharded(mesh)
-    train(model, optimizer, 2)
-    weights, state = get_state_dict(model, optimizer)
-    place = f"{folder}/{kind}"
-    checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id=place)
-    train(model, optimizer, 2, first=2)
-    resumed, other = sharded(fewer)
-    weights, state = get_state_dict(resumed, other)
-    given = {"model": weights, "optimizer": state}
-    checkpoint.load(given, checkpoint_id=place)
-    # Not strict: a matrix has state on its owner alone.
-    set_state_dict(
-        resumed,
-        other,
-        model_state_dict=given["model"],
-        optim_state_dict=given["optimizer"],
-        options=StateDictOptions(strict=False),
-    )
-    train(resumed, other, 2, first=2)
-    return {
-        "through": whole(dict(model.named_parameters())),
-        "resumed": whole(dict(resumed.named_parameters())),
-    }
-
-
 def process(rank, folder):
+    import parted_ranks  # which imports this file
+
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=WORLD)
@@ -280,13 +283,11 @@ def process(rank, folder):
         "layouts": {(k, layout): step_layout(k, layout, meshes) for k, layout in CASES},
         "resume": resume(meshes),
         "bad": step_badly(rank, meshes),
+        "edited": edit_state(meshes["four"]),
         "loaded": load_weights(meshes["four"]),
         "lora": train_lora(meshes["four"]),
         "shards": consolidate_shards(meshes["four"]),
-        "model": {
-            kind: train_model(kind, meshes["four"], meshes["pair"], folder)
-            for kind in ("RODE", "Muon")
-        },
+        **parted_ranks.results(rank, meshes, folder),
     }
     torch.save(results, f"{folder}/{rank}.part")
     os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")

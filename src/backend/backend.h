@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "backend/jobs.h"
@@ -78,10 +79,29 @@ class Backend {
   // refuse_all of the context are left out: a replay takes them from device memory, where
   // `set_multiplier` and the last step outside of a capture wrote them.
   virtual void step(JobList& jobs, const StepContext& context) = 0;
+  // The same step in three calls, where BackendOptions::phases is set, with the same context; not
+  // into a capture. `measure` changes nothing and may be called again. `compute` gates, forms the
+  // momentum and the iterates of matrices and steps element-wise rules and Adafactor; a step that
+  // is refused ends with it. `apply` writes the matrices, steps SOAP's, and ends the step.
+  virtual void measure(JobList& jobs) = 0;
+  // Brings `finite`, `weight_finite` and the sum gg of the last measure into the jobs; waits for
+  // it.
+  virtual void fetch_measured(JobList& jobs) = 0;
+  virtual void compute(JobList& jobs, const StepContext& context) = 0;
+  virtual void apply(JobList& jobs, const StepContext& context) = 0;
+
   // Brings the results of the last step into the jobs: sums, scalars, `finite`,
   // `weight_finite`, and `active` = false where the gate closed only that job. Waits for
   // all steps enqueued. May be called before the first step and as often as one likes.
   virtual Fetched fetch(JobList& jobs) = 0;
+
+  // For a deferred backend: keeps the results of the last `steps` steps (0: none), without waiting
+  // for them. `visit_kept` waits, brings those of every kept step into the jobs as `fetch` would,
+  // the oldest first, calls `visit` each time and keeps them no longer. `active` of a job then
+  // says whether that step moved it.
+  virtual void keep_results(std::size_t /*steps*/) {}
+  virtual void visit_kept(JobList& /*jobs*/, const std::function<void(const Fetched&)>& /*visit*/) {
+  }
 
   // Whether step() returns before the step is done, so that its caller should fetch only
   // when it wants to know.
@@ -103,6 +123,7 @@ struct BackendOptions {
   bool batched = true;
   void* stream = nullptr;  // a cudaStream_t
   CudaProducts cuda_products = CudaProducts::automatic;
+  bool phases = false;  // keeps the iterates of all matrices at once
 };
 
 std::unique_ptr<Backend> make_cpu_backend(const BackendOptions& options);

@@ -17,6 +17,7 @@
 #include "rules/matrix_step.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
+#include "rules/row_radius_rule.h"
 #include "rules/soap_rule.h"
 
 namespace rode {
@@ -49,20 +50,23 @@ struct StepSums {
 };
 
 struct JobBase {
-  std::size_t parameter = 0;  // index over all groups
-  std::int64_t offset = 0;    // of the first element within the parameter (blocks)
+  std::size_t parameter = 0;       // index over all groups
+  std::int64_t offset = 0;         // of the first element within the parameter (blocks)
+  std::int64_t first_element = 0;  // of the parameter, where it is a part of a larger tensor
   Weights weight;
   Grads grad;
   StateRounding state_rounding = StateRounding::nearest;
   // A gradient whose squared norm exceeds it is refused: the rule could not keep its squares,
   // or its sums, in fp32.
   double most_gg = rules::kMomentumLimit;
-  bool announced = false;          // the user has heard of it being held
   bool active = true;              // false: this step leaves the job alone
   bool finite = true;              // measure: the gradient is, and within most_gg
   bool weight_finite = true;       // measure, where it reads them: weights and momentum are
   rules::MatrixProducts products;  // measure; of rules that are not matrix rules, gg alone
   StepSums sums;                   // results of measure and update
+
+  // Of its first element, in the whole tensor: what random numbers go by.
+  std::int64_t place() const { return first_element + offset; }
 };
 
 // A block of a row-major matrix: rows x cols with `stride` elements between rows. All
@@ -84,19 +88,20 @@ struct RodeJob : JobBase {
   Geometry geometry;
   Moments momentum;
   RowAverages rows;
-  double scale = 1;  // of the angle, by fan-out and fan-in
-  rules::RodeScalarState state;
+  double scale = 1;              // of the angle, by fan-out and fan-in
+  rules::RodeScalarState state;  // radius_scope = rows: those of a radius are arrays over rows
   rules::RodeScalars scalars{};  // update
   rules::MatrixWrite write{};    // update
 };
 
-struct MuonJob : JobBase {  // Muon and MARS-M
+struct MuonJob : JobBase {  // Muon, MARS-M and Muown
   const rules::MuonConstants* constants = nullptr;
   Geometry geometry;
   Moments momentum;
   Moments previous;  // MARS-M only
   RowAverages rows;
   float* radius = nullptr;  // normproj and hyperball only
+  rules::MuownState own;    // Muown only
   double scale = 1;         // of the fan-out and fan-in
   bool held = false;        // update: zero radius
 };

@@ -16,6 +16,7 @@ std::string_view to_string(ErrorKind kind) {
     case ErrorKind::state_mismatch: return "state mismatch";
     case ErrorKind::file: return "file";
     case ErrorKind::unsupported: return "unsupported";
+    case ErrorKind::process_group: return "process group";
   }
   return "unknown";
 }

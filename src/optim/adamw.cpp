@@ -20,6 +20,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(boolean("maximize", &O::maximize, "maximize the objective: negate the gradient"));
       append_rates_of_rest(f, "decoupled");
+      append_cautious_decay(f, "");
       append_storage(f, true);
       return f;
     }());
@@ -27,7 +28,8 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
   }
 
   static rules::AdamW::Constants constants(const AdamWOptions& o, double lr, double weight_decay) {
-    return {lr, weight_decay, o.betas[0], o.betas[1], o.eps, o.maximize ? -1.0 : 1.0};
+    return {
+        lr, weight_decay, o.betas[0], o.betas[1], o.eps, o.maximize ? -1.0 : 1.0, o.cautious_decay};
   }
 };
 

@@ -49,6 +49,7 @@ void Optimizer::bind_value(std::size_t index, TensorView value) {
 }
 
 void Optimizer::rebind_grad(std::size_t index, const void* data, DType dtype) {
+  impl_->expect(Impl::Phase::none, "bind gradient");
   Impl::Slot& slot = impl_->slot_at(index);
   const ConstTensorView grad{data, slot.parameter.value.shape, dtype};
   check_grad(slot.parameter, grad);
@@ -56,6 +57,7 @@ void Optimizer::rebind_grad(std::size_t index, const void* data, DType dtype) {
 }
 
 void Optimizer::rebind_value(std::size_t index, void* data, DType dtype) {
+  impl_->expect(Impl::Phase::none, "bind value");
   Impl::Slot& slot = impl_->slot_at(index);
   const TensorView value{data, slot.parameter.value.shape, dtype};
   check_moved(slot.parameter, value);

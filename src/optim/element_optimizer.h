@@ -34,6 +34,11 @@ void add_element_job(JobList& jobs, const Subject& subject, const StateSlots& st
   ElementJob& job = jobs.element.emplace_back();
   fill_base(job, subject, storage, state);
   job.constants = rules::ElementConstants<Element>{&constants};
+  if constexpr (requires { typename Element::Cautious; }) {
+    if (constants.cautious) {
+      job.constants = rules::ElementConstants<typename Element::Cautious>{&constants};
+    }
+  }
   job.geometry = stored_matrix(*subject.parameter);
   if (Element::kAveragesSquares) job.most_gg = rules::kSquaresLimit;
   for (int i = 0; i < Element::kMoments; ++i) {
@@ -56,10 +61,6 @@ class ElementOptimizer : public TypedRule<Derived, Options> {
     } else {
       return {};
     }
-  }
-
-  void check_engine(const EngineOptions& engine) const override {
-    check_state_dtype(this->name_, this->options_.storage, engine);
   }
 
   std::vector<StateSpec> state(const Subject& subject) const override {

@@ -19,6 +19,7 @@ class LionRule final : public ElementOptimizer<LionRule, LionOptions, rules::Lio
       f.push_back(numbers("betas", &O::betas, unit_interval(),
                           "of the interpolation that gives the update, and of the average"));
       append_rates_of_rest(f, "decoupled");
+      append_cautious_decay(f, "");
       append_storage(f);
       return f;
     }());
@@ -26,7 +27,7 @@ class LionRule final : public ElementOptimizer<LionRule, LionOptions, rules::Lio
   }
 
   static rules::Lion::Constants constants(const LionOptions& o, double lr, double weight_decay) {
-    return {lr, weight_decay, o.betas[0], o.betas[1]};
+    return {lr, weight_decay, o.betas[0], o.betas[1], o.cautious_decay};
   }
 };
 

@@ -106,6 +106,7 @@ void Optimizer::set_steps_done(std::int64_t steps) {
     throw Error(ErrorKind::invalid_argument, "set steps",
                 fmt::format("steps = {}; expected a step count", steps));
   }
+  impl_->expect(Impl::Phase::none, "set steps");
   impl_->backend->set_step(steps);
   impl_->steps = steps;
 }
@@ -126,6 +127,7 @@ std::vector<TensorEntry> Optimizer::state() const {
 }
 
 void Optimizer::save(const std::filesystem::path& path) const {
+  impl_->expect(Impl::Phase::none, "save");
   write_safetensors(path, state(), metadata());
 }
 
@@ -152,6 +154,7 @@ void Optimizer::load(const std::filesystem::path& path) {
 }
 
 std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool complete) {
+  impl_->expect(Impl::Phase::none, "load");
   std::int64_t steps = steps_done();  // kept if the file does not say
   const auto saved = file.metadata().find(std::string(kStepKey));
   if (saved != file.metadata().end()) {
@@ -193,15 +196,14 @@ std::size_t Optimizer::state_bytes() const {
 
 std::size_t Optimizer::workspace_bytes() const { return impl_->backend->workspace_bytes(); }
 
-std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
-  impl_->look();
+std::vector<MatrixDiagnostics> Optimizer::Impl::matrices() const {
   std::vector<MatrixDiagnostics> out;
   std::size_t block = 0;
   const RodeJob* before = nullptr;
-  for (const RodeJob& job : impl_->jobs.rode) {
+  for (const RodeJob& job : jobs.rode) {
     block = before != nullptr && before->parameter == job.parameter ? block + 1 : 0;
     before = &job;
-    const Impl::Slot& slot = impl_->slots[job.parameter];
+    const Slot& slot = slots[job.parameter];
     const rules::RodeScalars& r = job.scalars;
     out.push_back({.name = slot.jobs.size() > 1 ? fmt::format("{}[{}]", slot.parameter.name, block)
                                                 : slot.parameter.name,
@@ -216,9 +218,49 @@ std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
   return out;
 }
 
+std::vector<MatrixDiagnostics> Optimizer::matrix_diagnostics() const {
+  impl_->look();
+  return impl_->matrices();
+}
+
 GlobalDiagnostics Optimizer::global_diagnostics() const {
   impl_->look();
   return impl_->global;
+}
+
+void Optimizer::keep_history(std::size_t steps) {
+  impl_->look();  // of the steps so far nothing more is to be known
+  impl_->keep_history(steps);
+}
+
+void Optimizer::Impl::keep_history(std::size_t count) {
+  std::vector<StepDiagnostics> places(backend->deferred() ? 0 : count);
+  backend->keep_results(count);
+  history = std::move(places);
+  ring = Ring(history.size());
+  kept_steps = count;
+}
+
+std::vector<StepDiagnostics> Optimizer::take_history() { return impl_->take_history(); }
+
+std::vector<StepDiagnostics> Optimizer::Impl::take_history() {
+  std::vector<StepDiagnostics> out;
+  for (std::size_t i = 0; i < ring.size(); ++i) out.push_back(std::move(history[ring.at(i)]));
+  ring.clear();
+  if (!backend->deferred()) return out;
+  look();
+  std::vector<bool> active;
+  jobs.for_each([&](const JobBase& job) { active.push_back(job.active); });
+  backend->visit_kept(jobs, [&](const Fetched& then) {
+    if (then.refused) return;
+    forget_inactive();
+    out.push_back({then.done - 1, sum_up(), matrices()});
+  });
+  // The jobs show the last step again: its flags as they were sent, then its results.
+  std::size_t next = 0;
+  jobs.for_each([&](JobBase& job) { job.active = active[next++]; });
+  look();
+  return out;
 }
 
 std::string Optimizer::routing_table() const {

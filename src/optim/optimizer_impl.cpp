@@ -48,7 +48,8 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
     throw Error(ErrorKind::invalid_argument, "engine",
                 fmt::format("threads = {}; expected 0 (all cores) or more", engine.threads));
   }
-  const BackendOptions wanted{engine.threads, engine.batched, engine.stream, engine.cuda_products};
+  const BackendOptions wanted{engine.threads, engine.batched, engine.stream, engine.cuda_products,
+                              engine.phases};
   backend = engine.device == Device::cuda ? make_cuda_backend(wanted) : make_cpu_backend(wanted);
   for (ParameterGroup& group : given) {
     groups.push_back({group.method,
@@ -113,6 +114,7 @@ void Optimizer::Impl::build(Group& group) {
   group.routed = route_parameters(members, group.routing);
   std::vector<std::string> names;
   for (const RoutedParameter& entry : group.routed) {
+    parameters[group.first + entry.index].experts = entry.experts;
     if (entry.treatment == Treatment::matrix) names.push_back(members[entry.index].name);
   }
   if (!engine.share) rule.check_names(names);
@@ -157,6 +159,12 @@ std::unique_ptr<Optimizer::Impl> Optimizer::Impl::with_starts(const SafetensorsF
       if (!p.zero_start) continue;  // no matrix, or the rule does not ask
       const std::optional<bool> saved = zero_start_in(file, p.name);
       if (!saved || *saved == *p.zero_start) continue;
+      if (*saved && engine.notify) {
+        engine.notify(
+            fmt::format("'{}': the file has the state of the rest's rule for this matrix; it is "
+                        "stepped by that rule from now on",
+                        p.name));
+      }
       p.zero_start = saved;
       differs = true;
     }
@@ -172,6 +180,7 @@ std::unique_ptr<Optimizer::Impl> Optimizer::Impl::with_starts(const SafetensorsF
   quiet.notify = {};  // it has been said
   auto made = std::make_unique<Impl>(std::move(given), std::move(quiet));
   made->engine.notify = engine.notify;
+  if (kept_steps > 0) made->keep_history(kept_steps);
   return made;
 }
 
@@ -200,6 +209,7 @@ Optimizer::Impl::Group& Optimizer::Impl::group_at(std::size_t index) {
 }
 
 void Optimizer::Impl::set_rule(Group& group, Method method, const RateCoupling& coupling) {
+  expect(Phase::none, "set option");
   group.instance->refresh(*acting(method, coupling).rule());
   group.method = std::move(method);
   group.coupling = coupling;

@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/ring.h"
 #include "optim/rule.h"
 #include "optim/state_store.h"
 #include "rode/error.h"
@@ -21,6 +24,8 @@ void check_grad(const Parameter& p, const ConstTensorView& grad);
 void check_moved(const Parameter& p, const TensorView& value);
 // The method as it acts, with the rates that follow lr.
 Method acting(const Method& method, const RateCoupling& coupling);
+// Throws unless it is 0 or more.
+void check_multiplier(std::string_view operation, double multiplier);
 // What an index may be, for an error: "0 to 3".
 std::string valid_indices(std::size_t count);
 
@@ -64,14 +69,24 @@ struct Optimizer::Impl {
   // Takes options and coupling of a group, or throws and leaves those before.
   void set_rule(Group& group, Method method, const RateCoupling& coupling);
 
+  // A step that is made in phases: what has been done of it.
+  enum class Phase { none, prepared, computed };
+  // Throws where the step is not in this phase.
+  void expect(Phase wanted, std::string_view operation) const;
+  StepContext context(double multiplier) const;
+
   // The parts of a step outside the backend.
   void gate_missing();
   void send_changed();
   // Fetches the results of the steps since the last fetch: count, refusal, diagnostics.
   void look();
+  void forget_inactive();
   Error refusal(const Fetched& now) const;
   Error spoilage(const Fetched& now) const;
-  void sum_up();
+  GlobalDiagnostics sum_up();
+  std::vector<MatrixDiagnostics> matrices() const;
+  void keep_history(std::size_t count);
+  std::vector<StepDiagnostics> take_history();
   void announce();
 
   // The families of the parameter groups in order: "rode,adamw".
@@ -88,8 +103,15 @@ struct Optimizer::Impl {
   std::int64_t steps = 0, refused_steps = 0, spoiled_steps = 0;
   std::optional<Error> found;  // not yet thrown by check()
   GlobalDiagnostics global;
+  std::unordered_set<const JobBase*> announced;  // the user has heard why they do not move
+  // Of the last steps, where the backend is not deferred: by the places of `ring`.
+  std::vector<StepDiagnostics> history;
+  Ring ring;
+  std::size_t kept_steps = 0;  // as keep_history() was told
   bool callers_state = false;  // in memory that was asked for
-  bool changed = true;         // jobs, since the backend last read them
+  Phase phase = Phase::none;
+  double phased_multiplier = 1;  // of the step that is made in phases
+  bool changed = true;           // jobs, since the backend last read them
 };
 
 }  // namespace rode

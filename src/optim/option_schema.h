@@ -75,10 +75,10 @@ class OptionSchema {
   // How many fixed options `preset` sets to values that are not the defaults; 0 where `options` has
   // one of these otherwise.
   int fixed_settings_of(const Options& preset, const Options& options) const {
-    const Options defaults;
+    const Options base;
     int count = 0;
     for (const auto& f : fields_) {
-      if (f.live || f.get(preset) == f.get(defaults)) continue;
+      if (f.live || f.get(preset) == f.get(base)) continue;
       if (f.get(preset) != f.get(options)) return 0;
       ++count;
     }
@@ -307,6 +307,14 @@ void append_rest(std::vector<OptionField<O>>& fields) {
   fields.push_back(number("eps_rest", &O::eps_rest, more_than(0), "AdamW's denominator term"));
 }
 
+// Of rules whose decay is decoupled; `whose` is decayed.
+template <class O>
+void append_cautious_decay(std::vector<OptionField<O>>& fields, const std::string& whose) {
+  fields.push_back(
+      boolean("cautious_decay", &O::cautious_decay,
+              "decay " + whose + "only elements that the update does not push away from zero"));
+}
+
 // The iterations that run.
 template <class O>
 int ns_steps_of(const O& o) {
@@ -324,9 +332,10 @@ void append_newton_schulz(std::vector<OptionField<O>>& fields) {
                           "Newton-Schulz polynomials; four: four iterations from a start that is "
                           "divided by its Schatten-4 norm"));
   fields.push_back(
-      choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16"},
-             "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; a matrix with a short "
-             "side below 64 always takes fp32"));
+      choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16", "fp8"},
+             "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; fp8: e4m3 on Hopper "
+             "(emulated on the CPU), diagonals and iterate kept apart; a matrix with a short side "
+             "below 64 always takes fp32"));
   fields.push_back(choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
                           "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
 }

@@ -39,7 +39,7 @@ void for_planned_jobs(std::span<const Parameter> parameters, const Method& metho
   const std::unique_ptr<RuleInstance> instance = rule.instantiate();
   for (const RoutedParameter& entry : planned_routing(rule, parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
-    const Parameter& p = parameters[entry.index];
+    const Parameter p = as_routed(parameters[entry.index], entry);
     const Subject subject{entry.index, &p, entry.treatment};
     JobList jobs;
     instance->add_jobs(jobs, subject, NoState(rule.state(subject)), nullptr);
@@ -72,12 +72,15 @@ double step_cost(const auto& job) {
 bool is_elementwise(const ElementJob& job) { return job.state[0].dtype != DType::i8; }
 bool is_elementwise(const JobBase&) { return false; }
 
-// Random numbers go by an element's position.
-bool is_random(const JobBase& job) {
-  const bool weights =
-      job.weight.dtype == DType::bf16 && job.weight.rounding == Rounding::stochastic;
-  return weights || job.state_rounding == StateRounding::stochastic;
+// How many matrices a batch has that a rule steps each by itself; 0: it is no such batch. Blocks of
+// int8 state have their scales in one table for the whole.
+std::int64_t batch_of(const Parameter& p, const Moments& state) {
+  return p.experts.value_or(false) && state.dtype != DType::i8 ? p.value.shape[0] : 0;
 }
+std::int64_t batch_of(const Parameter& p, const RodeJob& job) { return batch_of(p, job.momentum); }
+std::int64_t batch_of(const Parameter& p, const MuonJob& job) { return batch_of(p, job.momentum); }
+std::int64_t batch_of(const Parameter& p, const SoapJob&) { return batch_of(p, Moments{}); }
+std::int64_t batch_of(const Parameter&, const JobBase&) { return 0; }
 
 // Parts of an element-wise rule: small enough to balance, and few enough.
 constexpr std::int64_t kUnitElements = 4096;
@@ -90,7 +93,7 @@ std::vector<PlannedState> planned_state(std::span<const Parameter> parameters, c
   std::vector<PlannedState> out;
   for (const RoutedParameter& entry : planned_routing(*method.rule(), parameters, routing)) {
     if (entry.treatment == Treatment::frozen) continue;
-    const Parameter& p = parameters[entry.index];
+    const Parameter p = as_routed(parameters[entry.index], entry);
     for (StateSpec& spec : method.rule()->state({entry.index, &p, entry.treatment})) {
       out.push_back({p.name, std::move(spec.key), spec.shape, spec.dtype});
     }
@@ -113,7 +116,7 @@ std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parame
   for_planned_jobs(parameters, method, routing, [&](const Parameter& p, const auto& job) {
     // Blocks of one parameter are alike.
     if (!out.empty() && out.back().parameter == p.name) return;
-    out.push_back({p.name, is_elementwise(job), job.most_gg});
+    out.push_back({p.name, is_elementwise(job), job.most_gg, batch_of(p, job)});
   });
   return out;
 }
@@ -125,10 +128,13 @@ std::vector<ShardItem> shard_items(std::span<const Parameter> parameters, const 
     if (out.empty() || out.back().name != p.name) {
       const auto size = static_cast<std::int64_t>(size_of(p.value.dtype));
       const std::int64_t count = p.value.numel();
-      const bool divided = is_elementwise(job) && !is_random(job) && count >= kLeastDivided;
+      const bool divided = is_elementwise(job) && count >= kLeastDivided;
       out.push_back({p.name, count * size, divided ? kUnitElements * size : 0, 0, 0});
     }
     out.back().cost += step_cost(job);
+    if (const std::int64_t experts = batch_of(p, job); experts > 0) {
+      out.back().unit_bytes = out.back().bytes / experts;
+    }
   });
   // A share cannot check this: the matrices that a pattern means may be another process's.
   std::vector<std::string> matrices;

@@ -28,23 +28,28 @@ struct Preset {
   Options options;
 };
 
-// Rates are those selected for the paper's Qwen2-style model.
+// What the variants of the paper have in common. Their rates are left unset: they follow these
+// options, so that the same options have the same rates under every name.
+inline RodeOptions published_rode() {
+  return {.scale = RodeScale::kernel, .radius = Radius::learned, .nesterov = false};
+}
+
 template <class Options>
 std::vector<Preset<Options>> presets_of() {
   return {};
 }
 template <>
 inline std::vector<Preset<RodeOptions>> presets_of() {
-  return {{"rode-snr",
-           "RODE with the angle damped by the signal-to-noise ratio",
-           {.lr = kRodeSnrRates.lr, .lr_rho = 3.698e-5, .snr = true}},
-          {"rode-fixed",
-           "RODE with every radius held at its initial value",
-           {.lr_rho = 0, .radius = Radius::fixed}}};
+  RodeOptions snr = published_rode(), fixed = published_rode();
+  snr.snr = true;
+  fixed.radius = Radius::fixed;
+  return {{"rode-snr", "RODE-SNR as published: the angle damped by the signal-to-noise ratio", snr},
+          {"rode-fixed", "RODE as published with every radius held at its initial value", fixed},
+          {"rode-paper", "RODE as published: Algorithm 1 with its rates", RodeOptions::paper()}};
 }
 template <>
 inline std::vector<Preset<MuonOptions>> presets_of() {
-  MuonOptions rms{.lr = kMuonRmsRates.lr, .scale = MuonScale::rms};
+  const MuonOptions rms{.scale = MuonScale::rms};
   MuonOptions projected = rms;
   projected.constraint = MuonConstraint::normproj;
   return {{"muon-rms", "Muon with the RMS-matched scale", rms},

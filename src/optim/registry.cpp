@@ -25,7 +25,8 @@ struct Entry {
   std::string family;  // as OptimizerInfo's
 };
 
-// Defaults are the rates selected for the paper's Qwen2-style model.
+// Rates by default are those that the paper selected for its Qwen2-style model, except where an
+// optimizer's header says otherwise.
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> table = [] {
     std::vector<Entry> out;
@@ -75,6 +76,7 @@ Method Method::with(const Settings& settings) const { return Method(rule_->with(
 std::optional<double> Method::number(std::string_view key) const { return rule_->live_number(key); }
 
 bool Method::leaves_rest_to_adamw() const { return rule_->leaves_rest_to_adamw(); }
+std::optional<double> Method::zero_norm() const { return rule_->zero_norm(); }
 
 const void* Method::values(const std::type_info& type) const { return rule_->values(type); }
 

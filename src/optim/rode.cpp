@@ -2,8 +2,7 @@
 // RODE's options, state and jobs.
 #include "rode/optim/rode.h"
 
-#include "optim/element_optimizer.h"
-#include "optim/rule_support.h"
+#include "optim/matrix_optimizer.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -11,34 +10,39 @@ namespace {
 
 double default_lr_rho(const RodeOptions& o) {
   switch (o.radius) {
-    case Radius::adaptive: return 1e-2;
+    case Radius::adaptive: return 3e-2;
     case Radius::fixed: return 0;
     case Radius::learned: break;
   }
-  return 2.438e-3;
+  return o.snr ? 3.698e-5 : 2.438e-3;
 }
 
-class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
+class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::RodeConstants> {
  public:
-  using TypedRule::TypedRule;
+  using MatrixOptimizer::MatrixOptimizer;
 
   static const OptionSchema<RodeOptions>& schema() {
     using O = RodeOptions;
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
-      f.push_back(number("lr", &O::lr, at_least(0),
-                         "directional rate: angle per norm of the orthogonalised matrix"));
-      f.push_back(
-          optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
-                          "radial rate; relative if radius = adaptive (default then 0.01)"));
+      f.push_back(optional_number<O>(
+          "lr", &O::lr, matrix_lr<O>, at_least(0),
+          "directional rate, which scale turns into an angle; its default follows scale and snr"));
+      f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
+                                  "radial rate; relative if radius = adaptive; unless set, 0.03, "
+                                  "and if radius = learned 0.002438, with snr 3.698e-05"));
       f.push_back(choice("scale", &O::scale, {"kernel", "angle"},
-                         "angle per lr; kernel: the norm of the orthogonalised matrix, angle: that "
-                         "over sqrt(min(fan-out, fan-in)), which does not grow with width"));
+                         "angle per lr; kernel: the norm of the orthogonalised matrix (as "
+                         "published), angle: that over sqrt(min(fan-out, fan-in)), which does not "
+                         "grow with width"));
       f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
       f.push_back(choice("radius", &O::radius, {"learned", "adaptive", "fixed"},
                          "how the norm of a matrix changes"));
       f.push_back(number("radius_brake", &O::radius_brake, at_least(0),
                          "factor on steps that lengthen the radius"));
+      f.push_back(choice("radius_scope", &O::radius_scope, {"matrix", "rows"},
+                         "one radius per matrix, or one per row of the fan-out (needs reproject = "
+                         "final)"));
       f.push_back(choice("direction", &O::direction, {"geodesic", "retraction", "fixed"},
                          "how the direction changes"));
       f.push_back(choice("conditioner", &O::conditioner, {"newton_schulz", "none"},
@@ -61,16 +65,19 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
+      append_cautious_decay(f, "of the rest ");
       append_storage(f, true);
       return f;
     }());
     return table;
   }
 
-  // A preset's rate belongs to its learned radius; other radius rules have their own default.
+  // Rates that were given belong to the radius and the scale that they were given for; others have
+  // their own defaults.
   static void complete(RodeOptions& o, const RodeOptions& before, const Settings& settings) {
     if (o.radius != before.radius && !has_key(settings, "lr_rho")) o.lr_rho.reset();
-    complete_newton_schulz(o);
+    if (o.scale != before.scale && !has_key(settings, "lr")) o.lr.reset();
+    MatrixOptimizer::complete(o, before, settings);
   }
 
   static void cross_check(std::string_view name, const RodeOptions& o) {
@@ -80,114 +87,104 @@ class RodeRule final : public TypedRule<RodeRule, RodeOptions> {
                   "polynomials diverge when the iterate is projected inside the iteration without "
                   "a guard; set reproject=guarded, reproject=final or coefficients=jordan");
     }
-    check_ns_steps(name, o.coefficients, ns_steps_of(o));
+    MatrixOptimizer::cross_check(name, o);
     if (o.ns_form == NsForm::gram && o.reproject != Reproject::final) {
       throw Error(ErrorKind::invalid_argument, name,
                   "option 'ns_form' = 'gram', but 'reproject' is not 'final'; the Gram form cannot "
                   "project inside the iteration; set reproject=final or ns_form=standard");
     }
-    Splits(name, o.splits);
+    if (o.radius_scope == RadiusScope::rows && o.reproject != Reproject::final) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  "option 'radius_scope' = 'rows', but 'reproject' is not 'final'; inside "
+                  "Newton-Schulz there is one projection, along the whole matrix, and the guard is "
+                  "made for it; set reproject=final or radius_scope=matrix");
+    }
   }
 
   void check_engine(const EngineOptions& engine) const override {
-    check_newton_schulz(
-        name_, {options_.coefficients, options_.ns_form, options_.ns_dtype, options_.reproject},
-        engine);
-    check_state_dtype(name_, options_.storage, engine);
-  }
-
-  void check_names(const std::vector<std::string>& names) const override {
-    check_split_names(name_, options_.splits, names);
+    MatrixOptimizer::check_engine(engine);
+    if (options_.radius_scope == RadiusScope::rows) {
+      check_row_radius(name_, "option 'radius_scope' = 'rows'", "set radius_scope=matrix", engine);
+    }
   }
 
   std::optional<double> zero_norm() const override {
     return options_.on_zero == OnZero::rest ? std::optional(options_.eps) : std::nullopt;
   }
 
-  std::vector<Block> blocks(const Subject& subject) const {
-    return matrix_blocks(name_, options_.splits, subject);
+  static rules::RodeConstants constants(const RodeOptions& o) {
+    return {.lr = matrix_lr(o),
+            .lr_rho = o.lr_rho.value_or(default_lr_rho(o)),
+            .momentum = o.momentum,
+            .snr_min = o.snr_min,
+            .floor = o.floor,
+            .eps = o.eps,
+            .eps_ns = o.eps_ns,
+            .ns_steps = ns_steps_of(o),
+            .radius = o.radius,
+            .direction = o.direction,
+            .conditioner = o.conditioner,
+            .reproject = o.reproject,
+            .coefficients = o.coefficients,
+            .ns_dtype = o.ns_dtype,
+            .ns_form = o.ns_form,
+            .nesterov = o.nesterov,
+            .snr = o.snr,
+            .row_beta = o.row_beta,
+            .radius_brake = o.radius_brake,
+            .scale = o.scale,
+            .radius_scope = o.radius_scope};
   }
 
-  std::vector<StateSpec> state(const Subject& subject) const override {
+  std::vector<StateSpec> matrix_state(const Subject& subject) const {
     const RodeOptions& o = options_;
-    if (subject.treatment == Treatment::rest)
-      return element_state<rules::AdamW>(subject, o.storage);
     const std::vector<Block> parts = blocks(subject);
-    const auto count = static_cast<std::int64_t>(parts.size());
-    check_scale_blocks(name_, subject, parts, o.storage);
-    std::vector<StateSpec> specs;
-    append_momentum(specs, "momentum", subject, o.storage);
-    if (o.snr) specs.push_back({"snr_norm", {count}, DType::f32});
-    if (o.radius == Radius::fixed) specs.push_back({"radius", {count}, DType::f32});
+    const Shape count = per_block(subject, parts);
+    const Shape radii = o.radius_scope == RadiusScope::rows ? per_row(name_, subject) : count;
+    std::vector<StateSpec> specs = momentum_state(subject, parts);
+    if (o.snr) specs.push_back({"snr_norm", count, DType::f32});
+    if (o.radius == Radius::fixed) specs.push_back({"radius", radii, DType::f32});
     if (o.radius == Radius::adaptive) {
-      specs.push_back({"radius_avg", {count}, DType::f32});
-      specs.push_back({"radius_avg_sq", {count}, DType::f32});
-      specs.push_back({"step", {count}, DType::i64});
+      specs.push_back({"radius_avg", radii, DType::f32});
+      specs.push_back({"radius_avg_sq", radii, DType::f32});
+      specs.push_back({"step", count, DType::i64});
     }
     append_row_averages(specs, name_, subject, o.normalize);
-    append_low_bits(specs, subject, o.storage);
     return specs;
   }
 
-  std::unique_ptr<RuleInstance> instantiate() const override;
-};
-
-class RodeInstance final : public RuleInstance {
- public:
-  explicit RodeInstance(const RodeRule& rule) : rule_(rule) { refresh(rule); }
-
-  void refresh(const Rule& rule) override {
-    const RodeOptions& o = static_cast<const RodeRule&>(rule).values();
-    const double lr_rho = o.lr_rho.value_or(default_lr_rho(o));
-    matrix_ = {o.lr,          lr_rho,      o.momentum,     o.snr_min,      o.floor,
-               o.eps,         o.eps_ns,    ns_steps_of(o), o.radius,       o.direction,
-               o.conditioner, o.reproject, o.coefficients, o.ns_dtype,     o.ns_form,
-               o.nesterov,    o.snr,       o.row_beta,     o.radius_brake, o.scale};
-    rest_ = rest_constants(o);
-  }
-
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
-                Backend* backend) override {
-    const StorageOptions& storage = rule_.values().storage;
-    if (subject.treatment == Treatment::rest) {
-      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
-      return;
-    }
-    const auto scalar = [&](std::string_view key, std::size_t block) {
+  void add_matrix_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                       const rules::RodeConstants& constants, Backend* backend) const {
+    const auto scalar = [&](std::string_view key, std::size_t at) {
       auto* data = static_cast<float*>(state.find(key));
-      return data == nullptr ? nullptr : data + block;
+      return data == nullptr ? nullptr : data + at;
     };
-    const std::vector<Block> blocks = rule_.blocks(subject);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      RodeJob& job = jobs.rode.emplace_back();
-      fill_base(job, subject, storage, state, blocks[i].offset);
-      job.constants = &matrix_;
-      job.geometry = blocks[i].geometry;
-      if (matrix_.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
-      job.momentum = moments(state, "momentum", blocks[i].geometry.stride, blocks[i].offset);
-      job.rows = row_averages(state, blocks[i]);
-      job.scale = rules::rode_scale(matrix_, static_cast<double>(blocks[i].fan_out),
-                                    static_cast<double>(blocks[i].fan_in));
+    const bool of_rows = constants.radius_scope == RadiusScope::rows;
+    const std::vector<Block> parts = blocks(subject);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      RodeJob& job = add_block(jobs.rode, parts[i], subject, state, constants);
+      if (constants.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
+      job.scale = rules::rode_scale(constants, parts[i].fan_out, parts[i].fan_in);
       auto* step = static_cast<std::int64_t*>(state.find("step"));
-      job.state = {scalar("snr_norm", i), scalar("radius", i), scalar("radius_avg", i),
-                   scalar("radius_avg_sq", i), step == nullptr ? nullptr : step + i};
-      if (job.state.radius != nullptr && !state.kept("radius")) {
+      const std::size_t radius = of_rows ? static_cast<std::size_t>(parts[i].first_row) : i;
+      job.state = {scalar("snr_norm", i), scalar("radius", radius), scalar("radius_avg", radius),
+                   scalar("radius_avg_sq", radius), step == nullptr ? nullptr : step + i};
+      // Radii of rows are measured by the first step.
+      if (job.state.radius != nullptr && !of_rows && !state.kept("radius")) {
         backend->store_norm(job.weight, job.geometry, job.state.radius);
       }
     }
   }
-
- private:
-  RodeRule rule_;
-  rules::RodeConstants matrix_{};
-  rules::AdamW::Constants rest_{};
 };
 
-std::unique_ptr<RuleInstance> RodeRule::instantiate() const {
-  return std::make_unique<RodeInstance>(*this);
-}
-
 }  // namespace
+
+RodeOptions RodeOptions::paper() {
+  RodeOptions o = published_rode();
+  o.reproject = Reproject::every;
+  o.on_zero = OnZero::hold;
+  return o;
+}
 
 std::shared_ptr<const Rule> make_rule(const RodeOptions& options) {
   return std::make_shared<RodeRule>(std::string(name_of(options, RodeRule::schema())), options);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -45,16 +46,29 @@ struct Candidate {
   const Shape* shape;
   std::vector<std::string_view> names;  // the first one is the parameter's
   Role role;
-  std::string_view type;  // of the module that gave the role; may be empty
+  std::string_view type;             // of the module that gave the role; may be empty
+  std::optional<bool> experts = {};  // as the caller says
 };
 
-// Weights of several experts in one tensor.
-bool is_batch(const Candidate& c) {
+bool is_of_experts(const Candidate& c) {
   const auto of_experts = [](std::string_view part) {
     return part.find("expert") != std::string_view::npos;
   };
-  return c.shape->rank() == 3 && (c.type.find("Expert") != std::string_view::npos ||
-                                  any_component(c.names.front(), of_experts));
+  return c.type.find("Expert") != std::string_view::npos ||
+         any_component(c.names.front(), of_experts);
+}
+
+// One vector for each expert, (E, n), (E, 1, n) or (E, n, 1): no matrix, though of rank 2 or 3.
+bool is_batch_of_biases(const Candidate& c) {
+  const Shape& shape = *c.shape;
+  if (!is_of_experts(c)) return false;
+  if (shape.rank() == 3) return shape[1] == 1 || shape[2] == 1;
+  return shape.rank() == 2 && c.names.front().ends_with("bias");
+}
+
+// Weights of several experts in one tensor.
+bool is_batch(const Candidate& c) {
+  return c.experts.value_or(c.shape->rank() == 3 && is_of_experts(c) && !is_batch_of_biases(c));
 }
 
 // A vector whatever its rank, such as the gains of weight_norm.
@@ -64,7 +78,8 @@ bool is_column(const Shape& shape) {
 
 // `ties_embed`: whether entries on one memory are an embedding, whatever else is known.
 Decision by_language(const Candidate& c, bool ties_embed) {
-  if (is_batch(c)) return {Treatment::rest, "batch of matrices, not yet stepped as such"};
+  if (is_batch(c)) return {Treatment::matrix, "batch of matrices"};
+  if (is_batch_of_biases(c)) return {Treatment::rest, "biases of experts"};
   if (c.shape->rank() != 2) return {Treatment::rest, fmt::format("rank {}", c.shape->rank())};
   const bool tied = c.names.size() > 1;
   if (tied && ties_embed) return {Treatment::rest, "tied embedding"};
@@ -86,7 +101,8 @@ Decision by_route(const Candidate& c, Route route, bool ties_embed) {
   const std::string text = fmt::format("rank {}", rank);
   switch (route) {
     case Route::language: return by_language(c, ties_embed);
-    case Route::all_matrices: return {rank == 2 ? Treatment::matrix : Treatment::rest, text};
+    case Route::all_matrices:
+      return {rank == 2 || is_batch(c) ? Treatment::matrix : Treatment::rest, text};
     case Route::vision:
       if (is_column(*c.shape)) return {Treatment::rest, "one column"};
       [[fallthrough]];
@@ -122,8 +138,11 @@ class Decider {
       if (matches) used_[i] = true;
       if (matches && chosen == nullptr) chosen = &o;
     }
-    if (chosen == nullptr) return by_route(c, route_, ties_embed_);
-    return {chosen->treatment, fmt::format("override '{}'", chosen->pattern)};
+    Decision decision = chosen == nullptr ? by_route(c, route_, ties_embed_)
+                                          : Decision{chosen->treatment,
+                                                     fmt::format("override '{}'", chosen->pattern)};
+    decision.experts = is_batch(c);
+    return decision;
   }
 
   void check_all_used() const {
@@ -206,7 +225,7 @@ std::vector<RoutedParameter> distinct(std::span<const Parameter> parameters) {
     if (has_memory && !starts.emplace(begin, out.size()).second) {
       throw_overlap(parameters[out[starts[begin]].index].name, p.name);
     }
-    out.push_back({i, Treatment::rest, {}, {}});
+    out.push_back({i, Treatment::rest, {}, false, {}});
   }
   const std::byte* end = nullptr;
   std::size_t before = 0;
@@ -273,11 +292,18 @@ std::vector<RoutedParameter> route_parameters(std::span<const Parameter> paramet
   Decider decider(routing, signs.choose(routing.route).route, /*ties_embed=*/true);
   for (RoutedParameter& entry : routed) {
     const Parameter& p = parameters[entry.index];
-    Candidate candidate{&p.value.shape, {p.name}, p.role, {}};
+    if (p.experts.value_or(false) && p.value.shape.rank() < 3) {
+      throw Error(ErrorKind::shape, "parameters",
+                  fmt::format("parameter '{}' has shape {}, but is given as a batch of matrices, "
+                              "which needs rank >= 3; leave `experts` unset",
+                              p.name, to_string(p.value.shape)));
+    }
+    Candidate candidate{&p.value.shape, {p.name}, p.role, {}, p.experts};
     for (const std::size_t other : entry.tied) candidate.names.push_back(parameters[other].name);
     Decision decision = decider.decide(candidate);
     entry.treatment = decision.treatment;
     entry.reason = std::move(decision.reason);
+    entry.experts = decision.experts;
   }
   decider.check_all_used();
   return routed;
@@ -312,6 +338,7 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
       const ModuleInfo& module = modules[place.module];
       const Role role = place.module == head ? Role::head : module.role;
       if (candidate.type.empty()) candidate.type = module.type;
+      if (module.convolution) candidate.experts = false;
       if (precedence(role) <= precedence(candidate.role)) continue;
       candidate.role = role;
       candidate.type = module.type;

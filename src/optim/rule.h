@@ -26,10 +26,17 @@ struct Subject {
   Treatment treatment = Treatment::rest;
 };
 
+// A parameter with what its routing has decided of it.
+inline Parameter as_routed(Parameter parameter, const RoutedParameter& entry) {
+  parameter.experts = entry.experts;
+  return parameter;
+}
+
 struct StateSpec {
   std::string key;
   Shape shape;
   DType dtype = DType::f32;
+  bool with_sign = false;  // may be negative, though its key is that of a norm
 };
 
 // The allocated state of one parameter.

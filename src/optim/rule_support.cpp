@@ -40,8 +40,13 @@ MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
                             parameter.name, to_string(shape)));
   }
   const bool in_out = parameter.layout == Layout::in_out;
-  const std::int64_t kept = in_out ? shape[shape.rank() - 1] : shape[0];
-  const std::int64_t other = kept == 0 ? 0 : shape.numel() / kept;
+  const int first = parameter.experts.value_or(false) ? 1 : 0;  // dimension of a matrix
+  const std::int64_t count = first == 1 ? shape[0] : 1;
+  const std::int64_t kept = in_out ? shape[shape.rank() - 1] : shape[first];
+  std::int64_t other = 1;
+  for (int axis = first; axis < shape.rank(); ++axis) {
+    if (axis != (in_out ? shape.rank() - 1 : first)) other *= shape[axis];
+  }
   // A BLAS counts in 32 bits; refused here, because a step must not fail halfway.
   if (kept > 0x7fffffff || other > 0x7fffffff) {
     throw Error(ErrorKind::unsupported, rule,
@@ -49,7 +54,7 @@ MatrixShape matrix_shape(std::string_view rule, const Subject& subject) {
                             "route it to the rest",
                             parameter.name, to_string(shape)));
   }
-  return in_out ? MatrixShape{other, kept, true} : MatrixShape{kept, other, false};
+  return in_out ? MatrixShape{other, kept, true, count} : MatrixShape{kept, other, false, count};
 }
 
 Geometry stored_matrix(const Parameter& parameter) {
@@ -57,7 +62,8 @@ Geometry stored_matrix(const Parameter& parameter) {
   const std::int64_t count = shape.numel();
   if (shape.rank() < 2 || count == 0) return {1, count, count};
   const bool in_out = parameter.layout == Layout::in_out;
-  const std::int64_t cols = in_out ? shape[shape.rank() - 1] : count / shape[0];
+  const std::int64_t rows = parameter.experts.value_or(false) ? shape[0] * shape[1] : shape[0];
+  const std::int64_t cols = in_out ? shape[shape.rank() - 1] : count / rows;
   return {count / cols, cols, cols};
 }
 
@@ -67,17 +73,32 @@ std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
   const std::vector<std::int64_t> sizes =
       Splits(rule, splits).blocks(subject.parameter->name, shape.fan_out());
   std::vector<Block> blocks;
-  std::int64_t at = 0;
-  for (const std::int64_t size : sizes) {
-    if (shape.in_out) {
-      blocks.push_back({at, {shape.rows, size, shape.cols}, size, shape.rows, at, true});
-    } else {
-      blocks.push_back(
-          {at * shape.cols, {size, shape.cols, shape.cols}, size, shape.cols, at, false});
+  for (std::int64_t expert = 0; expert < shape.count; ++expert) {
+    const std::int64_t begin = expert * shape.rows * shape.cols;
+    std::int64_t at = 0;
+    for (const std::int64_t size : sizes) {
+      const std::int64_t row = expert * shape.fan_out() + at;
+      if (shape.in_out) {
+        blocks.push_back({begin + at, {shape.rows, size, shape.cols}, size, shape.rows, row, true});
+      } else {
+        blocks.push_back({begin + at * shape.cols,
+                          {size, shape.cols, shape.cols},
+                          size,
+                          shape.cols,
+                          row,
+                          false});
+      }
+      at += size;
     }
-    at += size;
   }
   return blocks;
+}
+
+Shape per_block(const Subject& subject, const std::vector<Block>& blocks) {
+  const auto count = static_cast<std::int64_t>(blocks.size());
+  if (!subject.parameter->experts.value_or(false)) return {count};
+  const std::int64_t experts = subject.parameter->value.shape[0];
+  return experts == 0 || count == experts ? Shape{experts} : Shape{experts, count / experts};
 }
 
 void check_split_names(std::string_view rule, std::string_view splits,
@@ -110,15 +131,15 @@ void check_scale_blocks(std::string_view rule, const Subject& subject,
                         const std::vector<Block>& blocks, const StorageOptions& storage) {
   if (storage.state_dtype != StateDType::int8) return;
   for (const Block& block : blocks) {
-    if (block.geometry.cols == block.geometry.stride || block.offset % rules::kScaleBlock == 0) {
-      continue;
-    }
+    const std::int64_t column =
+        block.geometry.stride == 0 ? 0 : block.offset % block.geometry.stride;
+    if (block.geometry.cols == block.geometry.stride || column % rules::kScaleBlock == 0) continue;
     throw Error(ErrorKind::unsupported, rule,
                 fmt::format("option 'splits': parameter '{}' is stored fan-in x fan-out and is "
                             "split at column {}, within a block of int8 state; with "
                             "state_dtype=int8 choose sizes that are multiples of {}, or set "
                             "state_dtype=bf16",
-                            subject.parameter->name, block.offset, rules::kScaleBlock));
+                            subject.parameter->name, column, rules::kScaleBlock));
   }
 }
 
@@ -130,10 +151,16 @@ void append_low_bits(std::vector<StateSpec>& specs, const Subject& subject,
   }
 }
 
+Shape per_row(std::string_view rule, const Subject& subject) {
+  const MatrixShape shape = matrix_shape(rule, subject);
+  const bool batch = subject.parameter->experts.value_or(false);
+  return batch ? Shape{shape.count, shape.fan_out()} : Shape{shape.fan_out()};
+}
+
 void append_row_averages(std::vector<StateSpec>& specs, std::string_view rule,
                          const Subject& subject, Normalize normalize) {
-  const MatrixShape shape = matrix_shape(rule, subject);
-  if (normalize == Normalize::rows) specs.push_back({"row_avg_sq", {shape.fan_out()}, DType::f32});
+  const Shape rows = per_row(rule, subject);
+  if (normalize == Normalize::rows) specs.push_back({"row_avg_sq", rows, DType::f32});
 }
 
 RowAverages row_averages(const StateSlots& state, const Block& block) {
@@ -146,6 +173,7 @@ void fill_base(JobBase& job, const Subject& subject, const StorageOptions& stora
   const Parameter& parameter = *subject.parameter;
   job.parameter = subject.index;
   job.offset = offset;
+  job.first_element = parameter.first_element;
   job.weight.dtype = parameter.value.dtype;
   job.weight.rounding = storage.rounding;
   job.weight.sequence = hash_name(parameter.name, storage.seed);
@@ -198,26 +226,20 @@ void check_ns_steps(std::string_view rule, Coefficients set, int steps) {
 
 void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine) {
-  const auto [set, form, dtype, reproject] = options;
+  const auto [form, dtype] = options;
   if (form == NsForm::gram && !engine.batched) {
     throw Error(ErrorKind::unsupported, rule,
                 "option 'ns_form' = 'gram' with one matrix after the other (batched = false, "
                 "--loop); without batches there is the standard form only; set ns_form=auto or "
                 "ns_form=standard, or leave batches on");
   }
-  if (engine.device == Device::cuda) {
-    const bool guarded = set != Coefficients::jordan && reproject == Reproject::guarded;
-    if (set != Coefficients::four && !guarded) return;
+  if (form == NsForm::gram && dtype == NsDType::fp8) {
     throw Error(ErrorKind::unsupported, rule,
-                fmt::format("option 'coefficients' = '{}'{} on CUDA, whose kernels have the "
-                            "published start and guard only; set coefficients=jordan{}, or step on "
-                            "the CPU",
-                            set == Coefficients::four            ? "four"
-                            : set == Coefficients::polar_express ? "polar_express"
-                                                                 : "you",
-                            guarded ? " with reproject = 'guarded'" : "",
-                            set == Coefficients::four ? "" : " or reproject=final"));
+                "option 'ns_form' = 'gram' with ns_dtype = 'fp8'; e4m3 products have the standard "
+                "form only, whose diagonals they keep exact; set ns_form=auto or ns_form=standard, "
+                "or another ns_dtype");
   }
+  if (engine.device == Device::cuda) return;
   if (form == NsForm::gram && dtype == NsDType::bf16) {
     throw Error(ErrorKind::invalid_argument, rule,
                 "option 'ns_form' = 'gram' with ns_dtype = 'bf16'; the Gram form needs fp32 "
@@ -230,12 +252,18 @@ void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& optio
   }
 }
 
-void check_state_dtype(std::string_view rule, const StorageOptions& storage,
-                       const EngineOptions& engine) {
-  if (engine.device != Device::cuda || storage.state_dtype != StateDType::int8) return;
+void check_row_radius(std::string_view rule, std::string_view what, std::string_view remedy,
+                      const EngineOptions& engine) {
+  if (engine.phases) {
+    throw Error(ErrorKind::unsupported, rule,
+                fmt::format("{} with EngineOptions::phases; radii of rows are written as they are "
+                            "computed; {}, or call step() without phases",
+                            what, remedy));
+  }
+  if (engine.device != Device::cuda) return;
   throw Error(ErrorKind::unsupported, rule,
-              "option 'state_dtype' = 'int8'; int8 state exists on the CPU only; use "
-              "state_dtype=bf16 or fp32 on CUDA");
+              fmt::format("{} on CUDA; radii of rows exist on the CPU only; {}, or step on the CPU",
+                          what, remedy));
 }
 
 }  // namespace rode

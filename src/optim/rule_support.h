@@ -100,6 +100,7 @@ bool has_key(const Settings& settings, std::string_view key);
 struct MatrixShape {
   std::int64_t rows = 0, cols = 0;  // as stored
   bool in_out = false;
+  std::int64_t count = 1;  // of such matrices, one after the other: experts
 
   std::int64_t fan_out() const { return in_out ? cols : rows; }
   std::int64_t fan_in() const { return in_out ? rows : cols; }
@@ -115,12 +116,17 @@ struct Block {
   std::int64_t offset = 0;  // of its first element
   Geometry geometry;
   std::int64_t fan_out = 0, fan_in = 0;
-  std::int64_t first_row = 0;  // of the fan-out
+  std::int64_t first_row = 0;  // of the fan-out, over all experts
   bool in_out = false;
 };
-// The blocks into which option `splits` divides the parameter; one if no pattern matches.
+// The blocks into which option `splits` divides the parameter, expert by expert; one of each if no
+// pattern matches.
 std::vector<Block> matrix_blocks(std::string_view rule, std::string_view splits,
                                  const Subject& subject);
+// Of state with one number for each of them; of experts, the first dimension counts those, too.
+Shape per_block(const Subject& subject, const std::vector<Block>& blocks);
+// Of state with one number per row of the fan-out; throws under `rule` where the rank is below 2.
+Shape per_row(std::string_view rule, const Subject& subject);
 // Throws if a pattern of `splits` matches none of these matrices.
 void check_split_names(std::string_view rule, std::string_view splits,
                        const std::vector<std::string>& names);
@@ -153,7 +159,10 @@ Moments moments(const StateSlots& state, std::string_view key, std::int64_t cols
 // The rest's AdamW constants of any options struct that has them.
 template <class Options>
 rules::AdamW::Constants rest_constants(const Options& o) {
-  return {rest_lr(o), o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1};
+  bool cautious = false;
+  if constexpr (requires { o.cautious_decay; }) cautious = o.cautious_decay;
+  return {rest_lr(o), o.weight_decay_rest, o.betas_rest[0], o.betas_rest[1], o.eps_rest, 1,
+          cautious};
 }
 
 // An average in bf16 stops changing if 1 - beta is below half a unit in its last place, the first
@@ -172,20 +181,19 @@ void complete_newton_schulz(Options& o) {
 // Throws where the set of four is asked for another number of iterations.
 void check_ns_steps(std::string_view rule, Coefficients set, int steps);
 
-// The options of Newton-Schulz that depend on the engine; `reproject` is RODE's, final elsewhere.
+// The options of Newton-Schulz that depend on the engine.
 struct NewtonSchulzOptions {
-  Coefficients coefficients;
   NsForm form;
   NsDType dtype;
-  Reproject reproject = Reproject::final;
 };
 
 // The Gram form needs symmetric products, so batches. The CPU has no fp16 products, and iterates
-// the Gram form only in fp32. CUDA has the published start and guard only.
+// the Gram form only in fp32.
 void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine);
-// The CUDA kernels have no int8 state.
-void check_state_dtype(std::string_view rule, const StorageOptions& storage,
-                       const EngineOptions& engine);
+// The CUDA kernels have no radii of rows: throws there, in the words of `what` asks for them and of
+// the `remedy`.
+void check_row_radius(std::string_view rule, std::string_view what, std::string_view remedy,
+                      const EngineOptions& engine);
 
 }  // namespace rode

@@ -4,16 +4,15 @@
 
 #include <fmt/format.h>
 
-#include "optim/element_optimizer.h"
-#include "optim/rule_support.h"
+#include "optim/matrix_optimizer.h"
 #include "rode/error.h"
 
 namespace rode {
 namespace {
 
-class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
+class SoapRule final : public MatrixOptimizer<SoapRule, SoapOptions, rules::SoapConstants> {
  public:
-  using TypedRule::TypedRule;
+  using MatrixOptimizer::MatrixOptimizer;
 
   static const OptionSchema<SoapOptions>& schema() {
     using O = SoapOptions;
@@ -44,67 +43,66 @@ class SoapRule final : public TypedRule<SoapRule, SoapOptions> {
     }
   }
 
-  std::vector<StateSpec> state(const Subject& subject) const override {
-    const StorageOptions& storage = options_.storage;
-    if (subject.treatment == Treatment::rest) return element_state<rules::AdamW>(subject, storage);
+  static rules::SoapConstants constants(const SoapOptions& o) {
+    return {.lr = o.lr,
+            .weight_decay = o.weight_decay,
+            .beta1 = o.betas[0],
+            .beta2 = o.betas[1],
+            .eps = o.eps,
+            .precondition_frequency = o.precondition_frequency,
+            .max_precond_dim = o.max_precond_dim};
+  }
+
+  std::vector<StateSpec> matrix_state(const Subject& subject) const {
     matrix_shape(name_, subject);  // checks the rank
     const Shape& shape = subject.parameter->value.shape;
+    const bool batch = subject.parameter->experts.value_or(false);
     std::vector<StateSpec> specs{{"exp_avg", shape, DType::f32}, {"exp_avg_sq", shape, DType::f32}};
-    for (int mode = 0; mode < shape.rank(); ++mode) {
-      const std::int64_t extent = shape[mode];
+    for (int mode = 0; mode < modes(subject); ++mode) {
+      const std::int64_t extent = shape[batch ? mode + 1 : mode];
       if (extent > options_.max_precond_dim) continue;
-      specs.push_back({fmt::format("gram.{}", mode), {extent, extent}, DType::f32});
-      specs.push_back({fmt::format("basis.{}", mode), {extent, extent}, DType::f32});
+      const Shape square = batch ? Shape{shape[0], extent, extent} : Shape{extent, extent};
+      specs.push_back({fmt::format("gram.{}", mode), square, DType::f32});
+      specs.push_back({fmt::format("basis.{}", mode), square, DType::f32});
     }
-    specs.push_back({"step", {1}, DType::i64});
-    append_low_bits(specs, subject, storage);
+    specs.push_back({"step", {batch ? shape[0] : 1}, DType::i64});
     return specs;
   }
 
-  std::unique_ptr<RuleInstance> instantiate() const override;
-};
-
-class SoapInstance final : public RuleInstance {
- public:
-  explicit SoapInstance(const SoapRule& rule) : rule_(rule) { refresh(rule); }
-
-  void refresh(const Rule& rule) override {
-    const SoapOptions& o = static_cast<const SoapRule&>(rule).values();
-    matrix_ = {o.lr,  o.weight_decay,           o.betas[0],       o.betas[1],
-               o.eps, o.precondition_frequency, o.max_precond_dim};
-    rest_ = rest_constants(o);
+  // The dimensions that have a basis: of experts, those of each.
+  static int modes(const Subject& subject) {
+    const int rank = subject.parameter->value.shape.rank();
+    return subject.parameter->experts.value_or(false) ? rank - 1 : rank;
   }
 
-  void add_jobs(JobList& jobs, const Subject& subject, const StateSlots& state, Backend*) override {
-    const StorageOptions& storage = rule_.values().storage;
-    if (subject.treatment == Treatment::rest) {
-      add_element_job<rules::AdamW>(jobs, subject, state, storage, rest_);
-      return;
-    }
-    SoapJob& job = jobs.soap.emplace_back();
-    fill_base(job, subject, storage, state);
-    job.constants = &matrix_;
-    job.most_gg = rules::kSquaresLimit;
+  void add_matrix_jobs(JobList& jobs, const Subject& subject, const StateSlots& state,
+                       const rules::SoapConstants& constants, Backend*) const {
     const Shape& shape = subject.parameter->value.shape;
-    for (int mode = 0; mode < shape.rank(); ++mode) {
-      job.modes.push_back({shape[mode],
-                           static_cast<float*>(state.find(fmt::format("gram.{}", mode))),
-                           static_cast<float*>(state.find(fmt::format("basis.{}", mode)))});
+    const int dimensions = modes(subject), first = shape.rank() - dimensions;
+    const std::int64_t experts = first == 1 ? shape[0] : 1;
+    const std::int64_t count = experts == 0 ? 0 : shape.numel() / experts;
+    // Of state that has `size` numbers for each expert.
+    const auto part = [&](const std::string& key, std::int64_t expert, std::int64_t size) {
+      auto* data = static_cast<float*>(state.find(key));
+      return data == nullptr ? nullptr : data + expert * size;
+    };
+    for (std::int64_t expert = 0; expert < experts; ++expert) {
+      SoapJob& job = jobs.soap.emplace_back();
+      fill_base(job, subject, options_.storage, state, expert * count);
+      job.constants = &constants;
+      job.most_gg = rules::kSquaresLimit;
+      for (int mode = 0; mode < dimensions; ++mode) {
+        const std::int64_t extent = shape[first + mode], square = extent * extent;
+        job.modes.push_back({extent, part(fmt::format("gram.{}", mode), expert, square),
+                             part(fmt::format("basis.{}", mode), expert, square)});
+      }
+      job.exp_avg = part("exp_avg", expert, count);
+      job.exp_avg_sq = part("exp_avg_sq", expert, count);
+      auto* step = static_cast<std::int64_t*>(state.find("step"));
+      job.step = step == nullptr ? nullptr : step + expert;
     }
-    job.exp_avg = static_cast<float*>(state.find("exp_avg"));
-    job.exp_avg_sq = static_cast<float*>(state.find("exp_avg_sq"));
-    job.step = static_cast<std::int64_t*>(state.find("step"));
   }
-
- private:
-  SoapRule rule_;
-  rules::SoapConstants matrix_{};
-  rules::AdamW::Constants rest_{};
 };
-
-std::unique_ptr<RuleInstance> SoapRule::instantiate() const {
-  return std::make_unique<SoapInstance>(*this);
-}
 
 }  // namespace
 

@@ -161,7 +161,8 @@ void check_entry(const SafetensorsFile& file, const Places& places, const std::s
                     name, to_string(saved.dtype), to_string(saved.shape), to_string(here.dtype),
                     to_string(here.shape)));
   }
-  check_state_values(name, key, saved);
+  const bool with_sign = found != places.end() && found->second.spec().with_sign;
+  check_state_values(name, key, saved, with_sign);
 }
 
 // Uploads one entry, with its scales where it is converted to int8.

@@ -31,8 +31,8 @@ bool never_negative(std::string_view key) {
 
 }  // namespace
 
-void check_state_values(std::string_view name, std::string_view key,
-                        const ConstTensorView& values) {
+void check_state_values(std::string_view name, std::string_view key, const ConstTensorView& values,
+                        bool with_sign) {
   const auto count = static_cast<std::size_t>(values.numel());
   if (values.dtype == DType::i64) {
     const auto* steps = static_cast<const std::int64_t*>(values.data);
@@ -49,7 +49,7 @@ void check_state_values(std::string_view name, std::string_view key,
     return;
   }
   if (values.dtype != DType::f32 && values.dtype != DType::bf16) return;
-  const bool positive = never_negative(key);
+  const bool positive = never_negative(key) && !with_sign;
   for (std::size_t i = 0; i < count; ++i) {
     const float x = values.dtype == DType::f32
                         ? static_cast<const float*>(values.data)[i]

@@ -14,7 +14,8 @@ inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
 
 // `key` is the last part of `name`. Throws Error{state_mismatch} for NaN or Inf, for a
 // negative square, norm, radius or scale, for -128 in 8 bits, and for a step count outside 0 ..
-// kMostSteps.
-void check_state_values(std::string_view name, std::string_view key, const ConstTensorView& values);
+// kMostSteps. `with_sign`: whatever the key, numbers may be negative.
+void check_state_values(std::string_view name, std::string_view key, const ConstTensorView& values,
+                        bool with_sign);
 
 }  // namespace rode

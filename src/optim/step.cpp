@@ -12,7 +12,6 @@
 #include "rules/gate.h"
 
 namespace rode {
-namespace {
 
 void check_multiplier(std::string_view operation, double multiplier) {
   if (in_range(multiplier, at_least(0))) return;
@@ -21,15 +20,17 @@ void check_multiplier(std::string_view operation, double multiplier) {
                           expectation(multiplier, at_least(0), "a number"), multiplier));
 }
 
-}  // namespace
+StepContext Optimizer::Impl::context(double multiplier) const {
+  return {multiplier, steps, engine.on_non_finite == OnBadGradient::refuse};
+}
 
 void Optimizer::step(double multiplier) {
   check_multiplier("step", multiplier);
+  impl_->expect(Impl::Phase::none, "step");
   impl_->gate_missing();
   Backend& backend = *impl_->backend;
   impl_->send_changed();  // into a capture too: the backend knows how
-  backend.step(impl_->jobs,
-               {multiplier, impl_->steps, impl_->engine.on_non_finite == OnBadGradient::refuse});
+  backend.step(impl_->jobs, impl_->context(multiplier));
   if (!backend.deferred()) check();
 }
 
@@ -72,12 +73,9 @@ void Optimizer::Impl::gate_missing() {
 // The backend itself counts steps: only now is it known here which of the enqueued steps were
 // performed, including those of a caller's graph.
 void Optimizer::Impl::look() {
+  if (phase != Phase::none) return;  // what the backend has is of a step that is not complete
   const Fetched now = backend->fetch(jobs);
-  for (RodeJob& job : jobs.rode) {
-    if (job.active) continue;  // results of an older step must not look like this one's
-    job.scalars = {};
-    job.write = {};
-  }
+  forget_inactive();
   const bool performed = now.done != steps;
   if (now.spoiled_steps != spoiled_steps) {
     // It outweighs a refusal, which has changed nothing and is often its consequence.
@@ -89,8 +87,20 @@ void Optimizer::Impl::look() {
   refused_steps = now.refused_steps;
   spoiled_steps = now.spoiled_steps;
   if (!performed || now.refused) return;  // nothing new, or the sums of a refused step
-  sum_up();
+  global = sum_up();
+  if (ring.places() > 0 && !backend->deferred()) {
+    history[ring.push()] = {steps - 1, global, matrices()};
+  }
   announce();
+}
+
+// Results of an older step must not look like this one's.
+void Optimizer::Impl::forget_inactive() {
+  for (RodeJob& job : jobs.rode) {
+    if (job.active) continue;
+    job.scalars = {};
+    job.write = {};
+  }
 }
 
 Error Optimizer::Impl::refusal(const Fetched& now) const {
@@ -159,7 +169,7 @@ Error Optimizer::Impl::spoilage(const Fetched& now) const {
       slots[static_cast<std::size_t>(now.spoiled_parameter)].parameter.name));
 }
 
-void Optimizer::Impl::sum_up() {
+GlobalDiagnostics Optimizer::Impl::sum_up() {
   double ww = 0, gg = 0, dd = 0;
   int held = 0;
   jobs.for_each([&](auto& job) {
@@ -173,14 +183,13 @@ void Optimizer::Impl::sum_up() {
   });
   for (const RodeJob& job : jobs.rode) held += job.active && job.scalars.held ? 1 : 0;
   for (const MuonJob& job : jobs.muon) held += job.active && job.held ? 1 : 0;
-  global = {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg),
-            held};
+  return {std::sqrt(ww), std::sqrt(dd), std::sqrt(dd) / (std::sqrt(ww) + 1e-12), std::sqrt(gg),
+          held};
 }
 
 void Optimizer::Impl::announce() {
   const auto once = [&](JobBase& job, bool due, std::string_view text) {
-    if (!due || job.announced) return;
-    job.announced = true;
+    if (!due || !announced.insert(&job).second) return;
     if (engine.notify) {
       engine.notify(
           fmt::format("[step] parameter '{}' {}", slots[job.parameter].parameter.name, text));

@@ -16,8 +16,8 @@ State adamw_state(const Tensor& parameter) {
 
 namespace {
 
-void step_with(const std::vector<double>& betas, double eps, bool maximize, Rates rates,
-               Tensor& parameter, const Tensor& gradient, State& state) {
+void step_with(const std::vector<double>& betas, double eps, bool maximize, bool cautious,
+               Rates rates, Tensor& parameter, const Tensor& gradient, State& state) {
   const double beta1 = betas[0], beta2 = betas[1];
   const std::size_t size = parameter.data.size();
   std::vector<double>& m = entry(state, "exp_avg", size).data;
@@ -30,7 +30,8 @@ void step_with(const std::vector<double>& betas, double eps, bool maximize, Rate
     const double m_hat = m[i] / (1.0 - std::pow(beta1, t));
     const double v_hat = v[i] / (1.0 - std::pow(beta2, t));
     double& w = parameter.data[i];
-    w = (1.0 - rates.lr * rates.weight_decay) * w - rates.lr * m_hat / (std::sqrt(v_hat) + eps);
+    const double update = m_hat / (std::sqrt(v_hat) + eps);
+    w -= rates.lr * (update + decay_of(cautious, rates.weight_decay, w, update));
   }
 }
 
@@ -39,13 +40,14 @@ void step_with(const std::vector<double>& betas, double eps, bool maximize, Rate
 void adamw_step(const Settings& settings, Rates rates, Tensor& parameter, const Tensor& gradient,
                 State& state) {
   step_with(numbers(settings, "betas", 2), number(settings, "eps"),
-            flag_or(settings, "maximize", false), rates, parameter, gradient, state);
+            flag_or(settings, "maximize", false), flag_or(settings, "cautious_decay", false), rates,
+            parameter, gradient, state);
 }
 
 void adamw_rest_step(const Settings& settings, Rates rates, Tensor& parameter,
                      const Tensor& gradient, State& state) {
-  step_with(numbers(settings, "betas_rest", 2), number(settings, "eps_rest"), false, rates,
-            parameter, gradient, state);
+  step_with(numbers(settings, "betas_rest", 2), number(settings, "eps_rest"), false,
+            flag_or(settings, "cautious_decay", false), rates, parameter, gradient, state);
 }
 
 }  // namespace rode::reference

@@ -22,7 +22,8 @@ struct Rows {
 Rows rows_of(const Tensor& tensor, const Treatment& treatment) {
   const std::size_t count = tensor.data.size();
   if (tensor.shape.size() < 2 || count == 0) return {1, count};
-  const auto first = static_cast<std::size_t>(tensor.shape.front());
+  auto first = static_cast<std::size_t>(tensor.shape.front());
+  if (treatment.experts) first *= static_cast<std::size_t>(tensor.shape[1]);
   const std::size_t cols =
       treatment.in_out ? static_cast<std::size_t>(tensor.shape.back()) : count / first;
   return {count / cols, cols};

@@ -44,7 +44,8 @@ void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rat
       o = normalized_rows(o, number(settings, "row_beta"),
                           state.at("row_avg_sq").data.data() + first_row);
     const double factor = 0.2 * std::sqrt(static_cast<double>(std::max(w.rows, w.cols)));
-    w = combine(1.0 - rates.lr * rates.weight_decay, w, -rates.lr * factor, o);
+    decay(w, o, rates, flag_or(settings, "cautious_decay", false));
+    w = combine(1.0, w, -rates.lr * factor, o);
   }
   join(weights, treatment, parameter);
   join(buffers, treatment, momentum);

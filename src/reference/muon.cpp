@@ -71,7 +71,8 @@ void muon_step(const Settings& settings, const Treatment& treatment, Rates rates
       w = scale(radius, unit(combine(1.0, w, -rates.lr * radius, unit(o))));
       continue;
     }
-    w = combine(1.0 - rates.lr * rates.weight_decay, w, -rates.lr * rate_scale(scale_name, w), o);
+    decay(w, o, rates, flag_or(settings, "cautious_decay", false));
+    w = combine(1.0, w, -rates.lr * rate_scale(scale_name, w), o);
     if (constraint == "normproj") w = scale(radius, unit(w));
   }
   join(buffers, treatment, momentum);

@@ -28,11 +28,13 @@ const std::map<std::string, SameRule> kSameRule = {
 
 // Optimizers with a rule for matrices; AdamW updates the rest. The names of a family differ only in
 // their settings.
-enum class MatrixRule { rode, muon, soap, mars_m };
+enum class MatrixRule { rode, muon, muown, soap, mars_m };
 const std::map<std::string, MatrixRule> kMatrixRules = {
-    {"rode", MatrixRule::rode}, {"rode-snr", MatrixRule::rode}, {"rode-fixed", MatrixRule::rode},
-    {"muon", MatrixRule::muon}, {"muon-rms", MatrixRule::muon}, {"muon-normproj", MatrixRule::muon},
-    {"soap", MatrixRule::soap}, {"mars-m", MatrixRule::mars_m},
+    {"rode", MatrixRule::rode},          {"rode-snr", MatrixRule::rode},
+    {"rode-fixed", MatrixRule::rode},    {"rode-paper", MatrixRule::rode},
+    {"muon", MatrixRule::muon},          {"muon-rms", MatrixRule::muon},
+    {"muon-normproj", MatrixRule::muon}, {"soap", MatrixRule::soap},
+    {"mars-m", MatrixRule::mars_m},      {"muown", MatrixRule::muown},
 };
 
 MatrixRule matrix_rule(const std::string& optimizer) {
@@ -70,6 +72,7 @@ State full_state(const std::string& optimizer, const Settings& settings, const T
   switch (rule) {
     case MatrixRule::rode: return rode_state(settings, treatment, parameter);
     case MatrixRule::muon: return muon_state(settings, treatment, parameter);
+    case MatrixRule::muown: return muown_state(treatment, parameter);
     case MatrixRule::soap: return soap_state(settings, parameter);
     case MatrixRule::mars_m: break;
   }
@@ -94,6 +97,9 @@ std::vector<Diagnostics> full_step(const std::string& optimizer, const Settings&
     case MatrixRule::rode:
       return rode_step(settings, treatment, parameter, gradient, state, multiplier);
     case MatrixRule::muon: muon_step(settings, treatment, rates, parameter, gradient, state); break;
+    case MatrixRule::muown:
+      muown_step(settings, treatment, rates, parameter, gradient, state, multiplier);
+      break;
     case MatrixRule::soap: soap_step(settings, rates, parameter, gradient, state); break;
     case MatrixRule::mars_m:
       mars_m_step(settings, treatment, rates, parameter, gradient, state);
@@ -102,11 +108,49 @@ std::vector<Diagnostics> full_step(const std::string& optimizer, const Settings&
   return {};
 }
 
+// The tensor of one expert, of `count` that lie one after the other.
+Tensor expert_of(const Tensor& all, std::int64_t index, std::int64_t count) {
+  const std::int64_t size = static_cast<std::int64_t>(all.data.size()) / count;
+  Tensor one{{}, {all.data.begin() + index * size, all.data.begin() + (index + 1) * size}};
+  one.shape.assign(all.shape.begin() + 1, all.shape.end());
+  return one;
+}
+
+void append_expert(const std::string& key, const Tensor& one, std::int64_t index, Tensor& all) {
+  const bool number = one.shape == std::vector<std::int64_t>{1};
+  const bool stacked = !number && !key.ends_with("_scale");
+  if (index == 0) {
+    all.shape = one.shape;
+    if (stacked) all.shape.insert(all.shape.begin(), 0);
+    if (!stacked) all.shape[0] = 0;
+  }
+  all.shape[0] += stacked ? 1 : one.shape[0];
+  all.data.insert(all.data.end(), one.data.begin(), one.data.end());
+}
+
+Treatment of_one(const Treatment& treatment) {
+  Treatment one = treatment;
+  one.experts = false;
+  return one;
+}
+
+bool is_batch(const Treatment& treatment) { return treatment.matrix && treatment.experts; }
+
 }  // namespace
 
 State initial_state(const std::string& optimizer, const Settings& settings,
                     const Treatment& treatment, const Tensor& parameter) {
   check_shape(parameter, "parameter");
+  if (is_batch(treatment) && !kSameRule.contains(optimizer)) {
+    State all;
+    for (std::int64_t e = 0; e < parameter.shape[0]; ++e) {
+      const Tensor one = expert_of(parameter, e, parameter.shape[0]);
+      for (const auto& [key, tensor] : initial_state(optimizer, settings, of_one(treatment), one)) {
+        append_expert(key, tensor, e, all[key]);
+      }
+    }
+    return all;
+  }
   State state = full_state(optimizer, settings, treatment, parameter);
   if (has_int8_state(settings)) quantize(state, treatment);
   return state;
@@ -119,6 +163,26 @@ std::vector<Diagnostics> step(const std::string& optimizer, const Settings& sett
   check_shape(gradient, "gradient");
   if (gradient.shape != parameter.shape)
     throw Error(ErrorKind::shape, "reference", "the gradient's shape differs from the parameter's");
+  if (is_batch(treatment) && !kSameRule.contains(optimizer)) {
+    const std::int64_t count = parameter.shape[0];
+    Tensor stepped{parameter.shape, {}};
+    State all;
+    std::vector<Diagnostics> diagnostics;
+    for (std::int64_t e = 0; e < count; ++e) {
+      Tensor one = expert_of(parameter, e, count);
+      State own = initial_state(optimizer, settings, of_one(treatment), one);  // for the shapes
+      for (auto& [key, tensor] : own) tensor.data = expert_of(state.at(key), e, count).data;
+      for (const Diagnostics& d : step(optimizer, settings, of_one(treatment), one,
+                                       expert_of(gradient, e, count), own, multiplier)) {
+        diagnostics.push_back(d);
+      }
+      stepped.data.insert(stepped.data.end(), one.data.begin(), one.data.end());
+      for (const auto& [key, tensor] : own) append_expert(key, tensor, e, all[key]);
+    }
+    parameter = stepped;
+    state = all;
+    return diagnostics;
+  }
   const bool int8 = has_int8_state(settings);
   if (int8) dequantize(state, treatment);
   auto diagnostics =

@@ -30,6 +30,7 @@ struct Treatment {
   bool matrix = true;                // matrix rule, or the rule of the rest
   bool in_out = false;               // stored as fan-in x fan-out (Conv1D of GPT-2)
   std::vector<std::int64_t> blocks;  // sizes along fan-out; empty: one block
+  bool experts = false;              // the first dimension counts matrices
 };
 
 struct Diagnostics {  // RODE only, one entry per block

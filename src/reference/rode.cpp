@@ -16,7 +16,7 @@ struct Options {
   double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta, brake;
   std::int64_t ns_steps;
   std::string radius, direction, conditioner, coefficients, reproject, scale;
-  bool snr, nesterov, rows;
+  bool snr, nesterov, rows, row_radius;
 };
 
 Options read(const Settings& settings, double multiplier) {
@@ -38,6 +38,7 @@ Options read(const Settings& settings, double multiplier) {
   o.snr = flag(settings, "snr");
   o.snr_min = o.snr ? number(settings, "snr_min") : 0.0;
   o.nesterov = flag(settings, "nesterov");
+  o.row_radius = choice(settings, "radius_scope", {"matrix", "rows"}) == "rows";
   o.rows = normalizes_rows(settings);
   o.row_beta = o.rows ? number(settings, "row_beta") : 0.0;
   if (o.coefficients != "jordan" && o.reproject == "every")
@@ -136,6 +137,85 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   return d;
 }
 
+// radius_scope = rows: the same with U, s, rho and theta row by row.
+Matrix row_of(const Matrix& a, std::size_t i) {
+  Matrix row(1, a.cols);
+  for (std::size_t j = 0; j < a.cols; ++j) row(0, j) = a(i, j);
+  return row;
+}
+void set_row(Matrix& a, std::size_t i, const Matrix& row) {
+  for (std::size_t j = 0; j < a.cols; ++j) a(i, j) = row(0, j);
+}
+
+// `radii` are the scalars of the rows; snr_norm and steps of `scalars` are the matrix's.
+Diagnostics step_rows(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
+                      Scalars& scalars, std::vector<Scalars>& radii, double* averages) {
+  Diagnostics d;
+  d.rho = d.rho_next = norm(w);
+  if (d.rho <= o.eps) {
+    buffer = combine(o.beta, buffer, 1.0, g);
+    return d;
+  }
+  d.s = inner(g, w) / d.rho;
+  scalars.steps += 1.0;
+  Matrix u = w, tangent = w, g_tangent = g;
+  std::vector<double> next(w.rows, 0.0);
+  std::vector<bool> held(w.rows);
+  for (std::size_t i = 0; i < w.rows; ++i) {
+    const Matrix gradient = row_of(g, i);
+    Matrix b = row_of(buffer, i);
+    const double rho = norm(row_of(w, i));
+    held[i] = rho <= o.eps;
+    const Matrix own = held[i] ? Matrix(1, w.cols) : scale(1.0 / rho, row_of(w, i));
+    b = combine(o.beta, project(b, own), 1.0, gradient);
+    const double s = inner(b, own);
+    radii[i].steps = scalars.steps;
+    next[i] = held[i] ? rho : next_radius(o, rho, s, radii[i]);
+    set_row(u, i, own);
+    set_row(buffer, i, b);
+    set_row(tangent, i, held[i] ? Matrix(1, w.cols) : combine(1.0, b, -s, own));
+    set_row(g_tangent, i, held[i] ? Matrix(1, w.cols) : project(gradient, own));
+  }
+  d.rho_next = 0.0;
+  for (const double rho : next) d.rho_next += rho * rho;
+  d.rho_next = std::sqrt(d.rho_next);
+  d.m_norm = norm(tangent);
+  if (o.snr) {
+    scalars.snr_norm = o.beta * scalars.snr_norm + norm(g_tangent) + o.eps;
+    d.gamma = std::clamp(d.m_norm / scalars.snr_norm, o.snr_min, 1.0);
+  }
+  const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
+  Matrix q(w.rows, w.cols);
+  if (o.direction != "fixed" && norm(start) > o.eps_ns) {
+    q = scale(1.0 / norm(start), start);
+    if (o.conditioner != "none")
+      q = newton_schulz(scale(1.0 / margin(o.coefficients), q), o.coefficients, o.ns_steps);
+    for (std::size_t i = 0; i < w.rows; ++i) set_row(q, i, project(row_of(q, i), row_of(u, i)));
+    if (o.rows) q = normalized_rows(q, o.row_beta, averages);
+  }
+  d.q = norm(q);
+  d.theta = o.lr * d.gamma * d.q;
+  double per_norm = o.lr * d.gamma * std::sqrt(static_cast<double>(w.rows));
+  if (o.scale == "angle") {
+    const double side = std::sqrt(static_cast<double>(std::min(w.rows, w.cols)));
+    d.theta /= side;
+    per_norm /= side;
+  }
+  for (std::size_t i = 0; i < w.rows; ++i) {
+    if (held[i]) continue;
+    Matrix own = row_of(u, i);
+    const Matrix along = row_of(q, i);
+    const double length = norm(along), theta = per_norm * length;
+    if (length != 0.0) {
+      own = o.direction == "geodesic"
+                ? combine(std::cos(theta), own, -std::sin(theta) / length, along)
+                : combine(1.0, own, -theta / length, along);
+    }
+    set_row(w, i, scale(next[i] / norm(own), own));
+  }
+  return d;
+}
+
 }  // namespace
 
 State rode_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter) {
@@ -147,6 +227,10 @@ State rode_state(const Settings& settings, const Treatment& treatment, const Ten
   if (o.snr) state["snr_norm"] = zero;
   if (o.radius == "fixed") state["radius"] = per_block(norms);
   if (o.radius == "adaptive") state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
+  if (o.row_radius) {
+    for (const char* key : {"radius", "radius_avg", "radius_avg_sq"})
+      if (state.contains(key)) state[key] = per_row(split(parameter, treatment));
+  }
   if (o.rows) state["row_avg_sq"] = per_row(split(parameter, treatment));
   return state;
 }
@@ -162,6 +246,7 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
 
   std::vector<Diagnostics> diagnostics;
   double* averages = o.rows ? state.at("row_avg_sq").data.data() : nullptr;
+  std::size_t first_row = 0;
   for (std::size_t k = 0; k < weights.size(); ++k) {
     Scalars scalars;
     const auto exchange = [&](bool store) {
@@ -173,16 +258,35 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
         else
           value = kept;
       };
+      const bool fixed = o.radius == "fixed", adaptive = o.radius == "adaptive";
       one(o.snr, "snr_norm", scalars.snr_norm);
-      one(o.radius == "fixed", "radius", scalars.radius);
-      one(o.radius == "adaptive", "radius_avg", scalars.average);
-      one(o.radius == "adaptive", "radius_avg_sq", scalars.average_sq);
-      one(o.radius == "adaptive", "step", scalars.steps);
+      one(fixed && !o.row_radius, "radius", scalars.radius);
+      one(adaptive && !o.row_radius, "radius_avg", scalars.average);
+      one(adaptive && !o.row_radius, "radius_avg_sq", scalars.average_sq);
+      one(adaptive, "step", scalars.steps);
+    };
+    std::vector<Scalars> radii(o.row_radius ? weights[k].rows : 0);
+    const auto exchange_rows = [&](bool store) {
+      for (std::size_t i = 0; i < radii.size(); ++i) {
+        const auto one = [&](const char* key, double& value) {
+          if (!state.contains(key)) return;
+          double& kept = state.at(key).data[first_row + i];
+          (store ? kept : value) = store ? value : kept;
+        };
+        one("radius", radii[i].radius);
+        one("radius_avg", radii[i].average);
+        one("radius_avg_sq", radii[i].average_sq);
+      }
     };
     exchange(false);
-    diagnostics.push_back(step_block(o, weights[k], gradients[k], buffers[k], scalars, averages));
+    exchange_rows(false);
+    diagnostics.push_back(
+        o.row_radius ? step_rows(o, weights[k], gradients[k], buffers[k], scalars, radii, averages)
+                     : step_block(o, weights[k], gradients[k], buffers[k], scalars, averages));
     if (o.rows) averages += weights[k].rows;
     exchange(true);
+    exchange_rows(true);
+    first_row += weights[k].rows;
   }
   join(weights, treatment, parameter);
   join(buffers, treatment, momentum);

@@ -2,8 +2,10 @@
 // The rules behind reference.h, one pair of functions per optimizer.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
+#include "reference/matrix.h"
 #include "reference/reference.h"
 
 namespace rode::reference {
@@ -14,6 +16,18 @@ struct Rates {
   double lr = 0, weight_decay = 0;
 };
 
+// The decay that is subtracted with the update u of a weight, both times lr. Cautious: none where
+// the update moves the weight away from zero.
+inline double decay_of(bool cautious, double weight_decay, double w, double update) {
+  const bool opposed = (w > 0.0 && update < 0.0) || (w < 0.0 && update > 0.0);
+  return cautious && opposed ? 0.0 : weight_decay * w;
+}
+
+inline void decay(Matrix& w, const Matrix& update, Rates rates, bool cautious) {
+  for (std::size_t i = 0; i < w.data.size(); ++i)
+    w.data[i] -= rates.lr * decay_of(cautious, rates.weight_decay, w.data[i], update.data[i]);
+}
+
 State rode_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter);
 std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& treatment,
                                    Tensor& parameter, const Tensor& gradient, State& state,
@@ -22,6 +36,10 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
 State muon_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter);
 void muon_step(const Settings& settings, const Treatment& treatment, Rates rates, Tensor& parameter,
                const Tensor& gradient, State& state);
+
+State muown_state(const Treatment& treatment, const Tensor& parameter);
+void muown_step(const Settings& settings, const Treatment& treatment, Rates rates,
+                Tensor& parameter, const Tensor& gradient, State& state, double multiplier);
 
 State mars_m_state(const Settings& settings, const Treatment& treatment, const Tensor& parameter);
 void mars_m_step(const Settings& settings, const Treatment& treatment, Rates rates,

@@ -5,21 +5,26 @@
 #include <cmath>
 #include <cstdint>
 
+#include "rules/cautious_decay.h"
 #include "rules/host_device.h"
 
 namespace rode::rules {
 
-struct AdamW {
+struct AdamWConstants {
+  double lr, weight_decay, beta1, beta2, eps;
+  double sign;            // of the gradient: -1 to maximize
+  bool cautious = false;  // then the rule is Cautious
+};
+
+template <bool kCautious>
+struct BasicAdamW {
+  using Constants = AdamWConstants;
+  using Cautious = BasicAdamW<true>;
   static constexpr int kMoments = 2;
   static constexpr const char* kKeys[kMoments] = {"exp_avg", "exp_avg_sq"};
   static constexpr bool kQuantizesFirst = true;
   static constexpr bool kCountsSteps = true;
   static constexpr bool kAveragesSquares = true;
-
-  struct Constants {
-    double lr, weight_decay, beta1, beta2, eps;
-    double sign;  // of the gradient: -1 to maximize
-  };
 
   struct Coefficients {
     float keep;                        // 1 - lr * weight_decay
@@ -48,8 +53,12 @@ struct AdamW {
     float &m = moments[0], &v = moments[1];
     m = c.beta1 * m + c.rest1 * g;
     v = c.beta2 * v + c.rest2 * g * g;
-    return c.keep * w - c.step_size * m / (std::sqrt(v) * c.root + c.eps);
+    const float update = c.step_size * m / (std::sqrt(v) * c.root + c.eps);
+    if constexpr (kCautious) return cautious_sum(c.keep, w, -update);
+    return c.keep * w - update;
   }
 };
+using AdamW = BasicAdamW<false>;
+using CautiousAdamW = BasicAdamW<true>;
 
 }  // namespace rode::rules

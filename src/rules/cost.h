@@ -3,8 +3,6 @@
 // SOAP, by which plans deal matrices to processes.
 #pragma once
 
-#include <algorithm>
-
 #include "rode/optim/common.h"
 #include "rode/optim/rode.h"
 #include "rules/newton_schulz_rule.h"
@@ -26,10 +24,9 @@ inline double standard_form_cost(double r, int steps) {
 
 inline double gram_form_cost(double r, Coefficients set, int steps, double commuting) {
   double cost = 0;
-  for (int k = 0; k < steps;) {
-    const int segment = std::min(gram_segment(set, k), steps - k);
-    cost += 3 * r + segment + 3 * commuting * (segment - 1);
-    k += segment;
+  for (int k = 0, end = 0; k < steps; k = end) {
+    end = gram_segment_end(set, k, steps);
+    cost += 3 * r + (end - k) + 3 * commuting * (end - k - 1);
   }
   return cost;
 }

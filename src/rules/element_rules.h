@@ -13,6 +13,9 @@
 //                       t counts the parameter's gradients from 1 (0 where they are not counted)
 //   element(coefficients, w, g, moments)
 //                       the new weight; the moments advance in place
+// One that has cautious decay is two types, so that the plain one costs nothing more. Both have the
+// same Constants, whose `cautious` chooses, and
+//   Cautious            the type with it
 #pragma once
 
 #include <algorithm>
@@ -31,7 +34,9 @@
   X(AdamW)                            \
   X(AdEMAMix)                         \
   X(Lion)                             \
-  X(Sgd)
+  X(Sgd)                              \
+  X(CautiousAdamW)                    \
+  X(CautiousLion)
 
 namespace rode::rules {
 

@@ -43,11 +43,11 @@ RODE_HOST_DEVICE inline BlockScale block_scale(float absmax) {
 // without contraction, so that all of them round the product first.
 RODE_HOST_DEVICE inline std::int8_t int8_nearest(float x, float inverse) {
 #if defined(__CUDA_ARCH__)
-  return static_cast<std::int8_t>(__float2int_rn(__fmul_rn(x, inverse)));
+  const float shifted = __fadd_rn(__fmul_rn(x, inverse), 0x1.8p23F);
 #else
   const float shifted = x * inverse + 0x1.8p23F;
-  return static_cast<std::int8_t>(static_cast<std::uint8_t>(float_bits(shifted) & 0xffU));
 #endif
+  return static_cast<std::int8_t>(static_cast<std::uint8_t>(float_bits(shifted) & 0xffU));
 }
 
 // Four neighbours in a block share a word of the random sequence: elements 4 k .. 4 k + 3 take the

@@ -4,20 +4,25 @@
 
 #include <cstdint>
 
+#include "rules/cautious_decay.h"
 #include "rules/host_device.h"
 
 namespace rode::rules {
 
-struct Lion {
+struct LionConstants {
+  double lr, weight_decay, beta1, beta2;
+  bool cautious = false;  // then the rule is Cautious
+};
+
+template <bool kCautious>
+struct BasicLion {
+  using Constants = LionConstants;
+  using Cautious = BasicLion<true>;
   static constexpr int kMoments = 1;
   static constexpr const char* kKeys[kMoments] = {"exp_avg"};
   static constexpr bool kQuantizesFirst = false;
   static constexpr bool kCountsSteps = false;
   static constexpr bool kAveragesSquares = false;
-
-  struct Constants {
-    double lr, weight_decay, beta1, beta2;
-  };
 
   struct Coefficients {
     float keep;  // 1 - lr * weight_decay
@@ -42,8 +47,11 @@ struct Lion {
     m = c.beta2 * m + c.rest2 * g;
     // 0 u is 0, or NaN if u is not finite: non-finite state must not pass as a sign.
     const float sign = static_cast<float>(u > 0) - static_cast<float>(u < 0) + 0.0F * u;
+    if constexpr (kCautious) return cautious_sum(c.keep, w, -c.lr * sign);
     return c.keep * w - c.lr * sign;
   }
 };
+using Lion = BasicLion<false>;
+using CautiousLion = BasicLion<true>;
 
 }  // namespace rode::rules

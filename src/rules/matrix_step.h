@@ -33,10 +33,11 @@ RODE_HOST_DEVICE inline double start_target(Coefficients set, bool iterates) {
 }
 
 // A start's norm is predicted from inner products. Where it is a small difference of large terms
-// the prediction is off: then the start that was reached is multiplied by this, else by 1.
+// the prediction is off: then the start that was reached is multiplied by this, else by 1. The
+// rule says what its start's norm should be: start_norm(constants).
 enum class StartNorm {
-  exact,    // RODE's is the target
-  at_most,  // Muon's may be shorter (eps), only not longer
+  exact,    // the target
+  at_most,  // or less
 };
 RODE_HOST_DEVICE inline double start_correction(StartNorm wanted, double target, double reached) {
   constexpr double slack = 1e-6;  // what rounding explains
@@ -51,7 +52,7 @@ RODE_HOST_DEVICE inline bool start_moves(bool direction, double reached) {
   return direction && reached > 0;
 }
 
-// What the write-back must know of the iterate X: t = <X,U> and xx = ||X||^2.
+// Of the iterate X, or of a part of it: t = <X,U> and xx = ||X||^2. Muon's direction U is W itself.
 struct IterateSums {
   double t = 0, xx = 0;
 };
@@ -64,9 +65,33 @@ RODE_HOST_DEVICE inline IterateSums unconditioned_sums() { return {0, 1}; }
 RODE_HOST_DEVICE inline bool writes_weights(bool rode, bool held) { return !rode || !held; }
 
 // W' = w W + x X; q and theta are RODE's. As it stands: a matrix that is held. With rows that were
-// normalised, W' = w W + F_i (x X + u W) for row i (row_rule.h).
+// normalised, W' = w W + F_i (x X + u W) for row i (row_rule.h). Cautious: w holds for the elements
+// that x X does not lead away from 0, the others keep their weight (cautious_decay.h); u is 0 then.
 struct MatrixWrite {
   double w = 1, x = 0, q = 0, theta = 0, u = 0;
+  bool cautious = false;
 };
+
+// Of rows that were normalised, O' in place of the iterate (row_rule.h).
+struct NormalizedRows {
+  double t_w = 0;  // O = X - t_w W
+  double ow = 0;   // <O',W>
+  double oo = 0;   // ||O'||^2
+};
+
+// What a step knows of the iterate when it writes the weights; write_back(constants, ...) of each
+// rule chooses among it.
+struct KnownIterate {
+  bool moves = false;                    // start_moves
+  IterateSums measured;                  // where the rule needs sums and the iterate was measured
+  const NormalizedRows* rows = nullptr;  // null: rows were not normalised
+};
+
+// The coefficients as a rule has chosen them, for the iterate that there is.
+RODE_HOST_DEVICE inline MatrixWrite of_iterate(MatrixWrite write, const KnownIterate& iterate) {
+  if (!iterate.moves) write.x = 0;
+  if (iterate.rows != nullptr) write.u = -write.x * iterate.rows->t_w;
+  return write;
+}
 
 }  // namespace rode::rules

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scalars and element-wise equations of Muon and MARS-M
-// (recurrences: rode/optim/muon.h, rode/optim/mars_m.h).
+// (recurrences: rode/optim/muon.h, rode/optim/mars_m.h), and the constants of Muown.
 //
 // Both form a buffer and a start from (buffer, g, previous g), orthogonalise, and write
 // W' = w * W + x * O; only the coefficients differ.
@@ -15,6 +15,12 @@
 
 namespace rode::rules {
 
+// Of Muown: how Adam moves the radius of a row (row_radius_rule.h).
+struct MuownConstants {
+  bool on = false;
+  double lr_rho = 0, beta1 = 0, beta2 = 0, eps = 0;
+};
+
 struct MuonConstants {
   double lr, weight_decay, momentum, eps;
   bool nesterov;
@@ -27,9 +33,14 @@ struct MuonConstants {
   NsDType ns_dtype;
   NsForm ns_form;
   double row_beta;
+  MuownConstants muown = {};
+  bool cautious = false;  // decay; only of matrices whose norm is free
 };
 
 RODE_HOST_DEVICE inline int iterations(const MuonConstants& c) { return c.ns_steps; }
+
+// eps makes a start shorter, nothing makes it longer.
+RODE_HOST_DEVICE inline StartNorm start_norm(const MuonConstants&) { return StartNorm::at_most; }
 
 // Whether the norm of the matrix is kept, so that W is measured too.
 RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
@@ -40,7 +51,7 @@ RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
 enum class Third { none, weight, previous };
 RODE_HOST_DEVICE inline Third third_of(const MuonConstants& c) {
   if (c.mars) return Third::previous;
-  return constrained(c) ? Third::weight : Third::none;
+  return constrained(c) || c.muown.on ? Third::weight : Third::none;
 }
 
 struct MuonScalars {
@@ -50,6 +61,9 @@ struct MuonScalars {
   // X_0 = start_b * B' + start_g * g
   double start_b, start_g;
 };
+
+// Below fp32's smallest normal number the coefficients of a start would exceed its range.
+inline constexpr double kLeastDivisor = 1.2e-38;
 
 RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const MatrixProducts& p) {
   MuonScalars r{};
@@ -74,8 +88,7 @@ RODE_HOST_DEVICE inline MuonScalars muon_scalars(const MuonConstants& c, const M
                        2 * (on_b * on_g * p.bg + on_b * on_p * p.bt + on_g * on_p * p.gt);
   const double norm = std::sqrt(norm2 > 0 ? norm2 : 0);
   const double divisor = c.mars ? norm + c.eps : (norm > c.eps ? norm : c.eps);
-  // Below fp32's smallest normal number the coefficients would exceed its range.
-  r.direction = norm > 0 && divisor > 1.2e-38;
+  r.direction = norm > 0 && divisor > kLeastDivisor;
   if (!r.direction) return r;
   r.start_b = ahead / divisor;
   r.start_g = (look_ahead ? 1 - mu : 0) / divisor;
@@ -92,10 +105,11 @@ RODE_HOST_DEVICE inline float muon_start(float b_next, float g, float start_b, f
   return start_b * b_next + start_g * g;
 }
 
-RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, double fan_out, double fan_in) {
-  const double larger = fan_out > fan_in ? fan_out : fan_in;
-  if (c.mars || c.scale == MuonScale::rms) return 0.2 * std::sqrt(larger);
-  return std::sqrt(fan_out > fan_in ? fan_out / fan_in : 1.0);
+RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, std::int64_t fan_out,
+                                          std::int64_t fan_in) {
+  const double m = static_cast<double>(fan_out), n = static_cast<double>(fan_in);
+  if (c.mars || c.scale == MuonScale::rms) return 0.2 * std::sqrt(m > n ? m : n);
+  return std::sqrt(m > n ? m / n : 1.0);
 }
 
 RODE_HOST_DEVICE inline bool muon_held(const MuonConstants& c, double radius) {
@@ -108,7 +122,10 @@ RODE_HOST_DEVICE inline MatrixWrite muon_write(const MuonConstants& c, double mu
                                                double radius) {
   const double lr = multiplier * c.lr;
   MatrixWrite out{1 - lr * c.weight_decay, -lr * scale};
-  if (!constrained(c)) return out;
+  if (!constrained(c)) {
+    out.cautious = c.cautious;
+    return out;
+  }
   if (muon_held(c, radius)) return {};
   if (c.constraint == MuonConstraint::hyperball) {
     out = {1, oo > 0 ? -lr * radius / std::sqrt(oo) : 0};
@@ -117,6 +134,16 @@ RODE_HOST_DEVICE inline MatrixWrite muon_write(const MuonConstants& c, double mu
   if (!(norm2 > 0)) return {};
   const double back = radius / std::sqrt(norm2);
   return {out.w * back, out.x * back};
+}
+
+// ww and the sums matter only where the norm is kept.
+RODE_HOST_DEVICE inline MatrixWrite write_back(const MuonConstants& c, double multiplier,
+                                               double scale, double ww, double radius,
+                                               const KnownIterate& iterate) {
+  IterateSums o;
+  if (iterate.moves) o = iterate.measured;
+  if (iterate.rows != nullptr) o = {iterate.rows->ow, iterate.rows->oo};
+  return of_iterate(muon_write(c, multiplier, scale, ww, o.t, o.xx, radius), iterate);
 }
 
 }  // namespace rode::rules

@@ -69,18 +69,16 @@ RODE_HOST_DEVICE inline NsTriple of_scaled(const NsTriple& p, double s) {
   return {s * p.a, s3 * p.b, s3 * s * s * p.c};
 }
 
-// Iterations between two rebuilds of the Gram matrix from X. Carrying it along multiplies the
+// The Gram form rebuilds its matrix from X where a segment begins. Carrying it along multiplies the
 // rounding of its small eigenvalues by a^2 per iteration, 12 for the paper's polynomial and up to
 // 67 for the others. With these segments the result is as close to the exact one as the
-// standard form's (docs/numerics.md has the measurements).
-inline int gram_segment(Coefficients set, int k) {
-  switch (set) {
-    case Coefficients::jordan: return 3;
-    case Coefficients::four: return 2;
-    case Coefficients::polar_express:
-    case Coefficients::you: break;
-  }
-  return k == 0 ? 1 : 2;
+// standard form's (docs/numerics.md has the measurements). Returns the iteration behind the last of
+// the segment that begins with `first`.
+inline int gram_segment_end(Coefficients set, int first, int steps) {
+  int length = first == 0 ? 1 : 2;
+  if (set == Coefficients::jordan) length = 3;
+  if (set == Coefficients::four) length = 2;
+  return first + length < steps ? first + length : steps;
 }
 
 // Whether products in half precision pay: for a smaller side they save no time, and their rounding
@@ -92,9 +90,6 @@ inline bool half_pays(std::int64_t short_side) { return short_side >= 64; }
 struct NsRange {
   double input, output;
 };
-
-// A function: device code cannot copy a constant of the host.
-RODE_HOST_DEVICE constexpr NsRange jordan_range() { return {1.25, 1.2024}; }
 
 RODE_HOST_DEVICE inline NsRange ns_range(Coefficients set, int k) {
   constexpr NsRange polar_express[5] = {
@@ -110,14 +105,17 @@ RODE_HOST_DEVICE inline NsRange ns_range(Coefficients set, int k) {
     case Coefficients::four: return four[k < 3 ? k : 3];
     case Coefficients::jordan: break;
   }
-  return jordan_range();
+  return {1.25, 1.2024};
 }
 
-// By how much rounded operands may raise a singular value above what the polynomial makes of it:
-// a unit in the last place. The published polynomial keeps its guard: 1.25 is 1.1 % below where it
-// begins to diverge.
+// By how much rounded operands may raise a singular value above what the polynomial makes of it: a
+// unit in the last place; with e4m3 1.25 to 4 %, found by adversarial matrices (docs/numerics.md).
+// The published polynomial keeps its guard in the other types: 1.25 is 1.1 % below where it begins
+// to diverge.
 RODE_HOST_DEVICE inline double guard_margin(Coefficients set, NsDType dtype) {
-  if (set == Coefficients::jordan) return 0;
+  const bool published = set == Coefficients::jordan;
+  if (dtype == NsDType::fp8) return published ? 0.02 : set == Coefficients::four ? 0.0125 : 0.04;
+  if (published) return 0;
   return dtype == NsDType::bf16 ? 0x1p-8 : dtype == NsDType::fp16 ? 0x1p-11 : 0;
 }
 
@@ -138,12 +136,6 @@ RODE_HOST_DEVICE inline NsGuard ns_guard(Coefficients set, int k, int steps, NsD
 RODE_HOST_DEVICE inline double guard_factor(const NsGuard& guard, double t) {
   const double bound = guard.output + (t < 0 ? -t : t);
   return bound > guard.next_input ? guard.next_input / bound : 1.0;
-}
-
-// That of the published polynomial, the only one that CUDA's kernels have.
-RODE_HOST_DEVICE inline double guard_factor(double t) {
-  constexpr NsRange range = jordan_range();
-  return guard_factor({range.input, range.output}, t);
 }
 
 // An element of the reprojected iterate, t_w = t / rho.

@@ -29,6 +29,7 @@ struct RodeConstants {
   bool nesterov, snr;
   double row_beta, radius_brake;
   RodeScale scale;
+  RadiusScope radius_scope;
 };
 
 // Whether the direction moves, and whether Newton-Schulz shapes what it moves along.
@@ -41,6 +42,9 @@ RODE_HOST_DEVICE inline bool iterates(const RodeConstants& c) {
 RODE_HOST_DEVICE inline int iterations(const RodeConstants& c) {
   return iterates(c) ? c.ns_steps : 0;
 }
+
+// The radius and the angle are told from the start, so its norm is the target.
+RODE_HOST_DEVICE inline StartNorm start_norm(const RodeConstants&) { return StartNorm::exact; }
 
 // One-element state; null if the option that needs it is off.
 struct RodeScalarState {
@@ -68,76 +72,113 @@ RODE_HOST_DEVICE inline double braked(const RodeConstants& c, double step) {
 
 RODE_HOST_DEVICE inline double at_least_zero(double x) { return x > 0 ? x : 0; }
 
+// What the six products tell of the radius and of the tangent space; of a matrix, or of one row
+// (row_radius_rule.h).
+struct RodeTangent {
+  double rho, s, bu;
+  bool held;         // rho <= eps: there is no direction, and the rest is 0
+  double pg_pg, mm;  // ||P(g)||^2, ||M||^2
+  double start;      // ||beta M + P(g)||^2 with Nesterov, else ||M||^2
+};
+
+RODE_HOST_DEVICE inline RodeTangent rode_tangent(const RodeConstants& c, const MatrixProducts& p) {
+  RodeTangent r{};
+  const double beta = c.momentum;
+  r.rho = std::sqrt(p.tt);
+  r.held = !(r.rho > c.eps);
+  if (r.held) return r;
+  r.bu = p.bt / r.rho;
+  r.s = p.gt / r.rho;
+  const double pb_pb = at_least_zero(p.bb - r.bu * r.bu);
+  const double pb_pg = p.bg - r.bu * r.s;
+  r.pg_pg = at_least_zero(p.gg - r.s * r.s);
+  r.mm = beta * beta * pb_pb + 2 * beta * pb_pg + r.pg_pg;
+  // M = B' - s U; with Nesterov the start is beta M + P(g) = beta^2 P(B) + (1 + beta) P(g).
+  r.start = c.nesterov ? beta * beta * (beta * beta * pb_pb + 2 * (1 + beta) * pb_pg) +
+                             (1 + beta) * (1 + beta) * r.pg_pg
+                       : r.mm;
+  return r;
+}
+
+// gamma, from ||M|| and ||P(g)||; advances the average of the latter.
+RODE_HOST_DEVICE inline double rode_damping(const RodeConstants& c, double m_norm, double pg_norm,
+                                            float* snr_norm) {
+  if (!c.snr) return 1;
+  const double v = c.momentum * static_cast<double>(*snr_norm) + pg_norm + c.eps;
+  *snr_norm = static_cast<float>(v);
+  const double ratio = m_norm / v;
+  return ratio < c.snr_min ? c.snr_min : (ratio > 1 ? 1 : ratio);
+}
+
+// rho' of a radius that is not zero; t counts its steps from 1. Advances the state of this radius.
+RODE_HOST_DEVICE inline double next_radius(const RodeConstants& c, double multiplier, double rho,
+                                           double s, double t, const RodeScalarState& state) {
+  const double lr_rho = multiplier * c.lr_rho;
+  double next = rho;
+  switch (c.radius) {
+    case Radius::learned: next = rho + braked(c, -lr_rho * s); break;
+    case Radius::adaptive: {
+      const double a = 0.9 * static_cast<double>(*state.radius_avg) + 0.1 * s;
+      const double b = 0.95 * static_cast<double>(*state.radius_avg_sq) + 0.05 * s * s;
+      *state.radius_avg = static_cast<float>(a);
+      *state.radius_avg_sq = static_cast<float>(b);
+      const double a_hat = a / (1 - std::pow(0.9, t));
+      const double b_hat = b / (1 - std::pow(0.95, t));
+      next = rho * std::exp(braked(c, -lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)));
+      break;
+    }
+    case Radius::fixed:
+      // What was zero at construction gets its radius once it is non-zero.
+      if (!(static_cast<double>(*state.radius) > c.eps)) *state.radius = static_cast<float>(rho);
+      return static_cast<double>(*state.radius);
+  }
+  return next < c.floor * rho ? c.floor * rho : next;
+}
+
+// Whether the start, of squared norm `start`, is a direction; bb and gg are those of the products.
+RODE_HOST_DEVICE inline bool rode_has_direction(const RodeConstants& c, double start, double bb,
+                                                double gg) {
+  const double beta = c.momentum;
+  // A start below 2^-23 of its terms is the rounding error of a gradient along W (the sums are
+  // accurate to about 2^-50): such a gradient rotates nothing.
+  const bool noise = start <= 0x1.0p-46 * (beta * beta * bb + gg);
+  return std::sqrt(at_least_zero(start)) > c.eps_ns && !noise && turns(c);
+}
+
 // Everything known before Newton-Schulz; the third array of the products is W. Advances the scalar
 // state.
 RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double multiplier,
                                                  const MatrixProducts& p, RodeScalarState state) {
   RodeScalars r{};
-  const double beta = c.momentum;
-  r.rho = std::sqrt(p.tt);
-  r.rho_next = r.rho;
+  const RodeTangent tangent = rode_tangent(c, p);
+  r.rho = r.rho_next = tangent.rho;
   r.gamma = 1;
-  r.held = !(r.rho > c.eps);
+  r.held = tangent.held;
   if (r.held) return r;  // buffer_w = 0: B' = momentum * B + g, unprojected
+  r.s = tangent.s;
+  r.m_norm = std::sqrt(at_least_zero(tangent.mm));
+  r.gamma = rode_damping(c, r.m_norm, std::sqrt(tangent.pg_pg), state.snr_norm);
+  const double t = c.radius == Radius::adaptive ? static_cast<double>(++*state.step) : 0;
+  r.rho_next = next_radius(c, multiplier, r.rho, r.s, t, state);
 
-  const double bu = p.bt / r.rho;
-  r.s = p.gt / r.rho;
-  const double pb_pb = at_least_zero(p.bb - bu * bu);
-  const double pb_pg = p.bg - bu * r.s;
-  const double pg_pg = at_least_zero(p.gg - r.s * r.s);
-  const double mm = beta * beta * pb_pb + 2 * beta * pb_pg + pg_pg;
-  r.m_norm = std::sqrt(at_least_zero(mm));
-
-  if (c.snr) {
-    const double v = beta * static_cast<double>(*state.snr_norm) + std::sqrt(pg_pg) + c.eps;
-    *state.snr_norm = static_cast<float>(v);
-    const double ratio = r.m_norm / v;
-    r.gamma = ratio < c.snr_min ? c.snr_min : (ratio > 1 ? 1 : ratio);
-  }
-
-  const double lr_rho = multiplier * c.lr_rho;
-  switch (c.radius) {
-    case Radius::learned: r.rho_next = r.rho + braked(c, -lr_rho * r.s); break;
-    case Radius::adaptive: {
-      const double t = static_cast<double>(++*state.step);
-      const double a = 0.9 * static_cast<double>(*state.radius_avg) + 0.1 * r.s;
-      const double b = 0.95 * static_cast<double>(*state.radius_avg_sq) + 0.05 * r.s * r.s;
-      *state.radius_avg = static_cast<float>(a);
-      *state.radius_avg_sq = static_cast<float>(b);
-      const double a_hat = a / (1 - std::pow(0.9, t));
-      const double b_hat = b / (1 - std::pow(0.95, t));
-      r.rho_next = r.rho * std::exp(braked(c, -lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)));
-      break;
-    }
-    case Radius::fixed:
-      // A matrix that was zero at construction gets its radius once it is non-zero.
-      if (!(static_cast<double>(*state.radius) > c.eps)) *state.radius = static_cast<float>(r.rho);
-      r.rho_next = static_cast<double>(*state.radius);
-      break;
-  }
-  if (c.radius != Radius::fixed && r.rho_next < c.floor * r.rho) r.rho_next = c.floor * r.rho;
-
-  r.buffer_w = -beta * bu / r.rho;
-  // M = B' - s U; with Nesterov the start is beta M + P(g) = beta^2 P(B) + (1 + beta) P(g).
-  const double start = c.nesterov ? beta * beta * (beta * beta * pb_pb + 2 * (1 + beta) * pb_pg) +
-                                        (1 + beta) * (1 + beta) * pg_pg
-                                  : mm;
-  const double norm = std::sqrt(at_least_zero(start));
-  // A start below 2^-23 of its terms is the rounding error of a gradient along W (the sums above
-  // are accurate to about 2^-50): such a gradient rotates nothing.
-  const bool noise = start <= 0x1.0p-46 * (beta * beta * p.bb + p.gg);
-  r.direction = norm > c.eps_ns && !noise && turns(c);
+  r.buffer_w = -c.momentum * tangent.bu / r.rho;
+  r.direction = rode_has_direction(c, tangent.start, p.bb, p.gg);
   if (!r.direction) return r;
-  r.start_b = (c.nesterov ? beta : 1) / norm;
+  const double norm = std::sqrt(tangent.start);
+  r.start_b = (c.nesterov ? c.momentum : 1) / norm;
   r.start_g = (c.nesterov ? 1 : 0) / norm;
   r.start_w = -(r.start_b + r.start_g) * r.s / r.rho;
   return r;
 }
 
-// The angle per lr and norm of the iterate.
-RODE_HOST_DEVICE inline double rode_scale(const RodeConstants& c, double fan_out, double fan_in) {
-  if (c.scale == RodeScale::kernel) return 1;
-  return 1 / std::sqrt(fan_out < fan_in ? fan_out : fan_in);
+// The angle per lr and norm of the iterate. A row has 1/sqrt(fan-out) of the norm of a matrix of
+// equal rows; the factor makes lr mean the same for both.
+RODE_HOST_DEVICE inline double rode_scale(const RodeConstants& c, std::int64_t fan_out,
+                                          std::int64_t fan_in) {
+  const double m = static_cast<double>(fan_out), n = static_cast<double>(fan_in);
+  const double rows = c.radius_scope == RadiusScope::rows ? std::sqrt(m) : 1;
+  if (c.scale == RodeScale::kernel) return rows;
+  return rows / std::sqrt(m < n ? m : n);
 }
 
 // The write-back W' = w * W + x * X, where X is the last iterate before its projection:
@@ -164,6 +205,20 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
   out.x = -r.rho_next * along_d / out.q;
   out.w = (r.rho_next * along_u - out.x * x.t) / r.rho;
   return out;
+}
+
+// The sums of what is written. O' stands in place of the iterate: it is projected once more.
+RODE_HOST_DEVICE inline IterateSums written_sums(const RodeConstants& c, double rho,
+                                                 const KnownIterate& iterate) {
+  if (!iterate.moves) return {};
+  if (iterate.rows != nullptr) return {iterate.rows->ow / rho, iterate.rows->oo};
+  return iterates(c) ? iterate.measured : unconditioned_sums();
+}
+
+RODE_HOST_DEVICE inline MatrixWrite write_back(const RodeConstants& c, double multiplier,
+                                               double scale, const RodeScalars& r,
+                                               const KnownIterate& iterate) {
+  return of_iterate(rode_write(c, multiplier, scale, r, written_sums(c, r.rho, iterate)), iterate);
 }
 
 // The two element-wise equations. T is double if the start may be a small difference of large terms

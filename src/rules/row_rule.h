@@ -103,26 +103,8 @@ RODE_HOST_DEVICE inline float normalized_factor(double scale, float f) {
   return static_cast<float>(scale * static_cast<double>(f));
 }
 
-// What the write-back must know of O'.
-struct NormalizedRows {
-  double t_w = 0;  // O = X - t_w W
-  double ow = 0;   // <O',W>
-  double oo = 0;   // ||O'||^2
-};
-
 RODE_HOST_DEVICE inline NormalizedRows normalized_rows(const RowTotals& sum, double t_w) {
   return {t_w, row_scale(sum) * sum.along, sum.oo};
-}
-
-// RODE's: O' in place of the iterate, for it is projected once more.
-RODE_HOST_DEVICE inline IterateSums iterate_sums(const NormalizedRows& rows, double rho) {
-  return {rows.ow / rho, rows.oo};
-}
-
-// The write-back of O' where the rule has chosen w and x for it.
-RODE_HOST_DEVICE inline MatrixWrite with_rows(MatrixWrite write, const NormalizedRows& rows) {
-  write.u = -write.x * rows.t_w;
-  return write;
 }
 
 // W'_i = w W_i + x X_i, the coefficients of row i: w + u F_i and x F_i.

@@ -28,11 +28,21 @@ class CudaGraph : public test::EveryVariant {
  protected:
   void SetUp() override {
     RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
+    EveryVariant::SetUp();
     if (GetParam().method.name() == "soap") GTEST_SKIP() << "SOAP's step is not capturable";
   }
 };
 INSTANTIATE_TEST_SUITE_P(Optimizers, CudaGraph, ::testing::ValuesIn(test::variants()),
                          test::variant_name);
+std::vector<test::Variant> lighter() {
+  const Settings int8 = {{"state_dtype", "int8"}, {"state_rounding", "stochastic"}};
+  return {{"rode_four", Method::by_name("rode", {{"coefficients", "four"}})},
+          {"muon_four", Method::by_name("muon", {{"coefficients", "four"}})},
+          {"rode_int8", Method::by_name("rode", int8)},
+          {"mars_int8", Method::by_name("mars-m", int8)},
+          {"adamw_int8", Method::by_name("adamw", int8)}};
+}
+INSTANTIATE_TEST_SUITE_P(Lighter, CudaGraph, ::testing::ValuesIn(lighter()), test::variant_name);
 
 TEST_P(CudaGraph, ReplaysOfTheCallersCaptureAreStepsBitForBit) {
   const Stream stream;

@@ -83,7 +83,10 @@ std::string error_on_the_cpu(const Method& method, std::size_t bad) {
 
 class Deferred : public test::EveryVariant {
  protected:
-  void SetUp() override { RODE_CUDA_ONLY("a CPU step is complete when it returns"); }
+  void SetUp() override {
+    RODE_CUDA_ONLY("a CPU step is complete when it returns");
+    EveryVariant::SetUp();
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Optimizers, Deferred, ::testing::ValuesIn(test::variants()),
                          test::variant_name);
@@ -156,6 +159,97 @@ TEST_P(Deferred, LoadedStateCountsOnFromItsStep) {
   }
   expect_same_outcome(resumed, whole);
   EXPECT_EQ(resumed.optimizer->steps_done(), 6);
+}
+
+void expect_equal(const StepDiagnostics& found, const StepDiagnostics& expected) {
+  EXPECT_EQ(found.step, expected.step);
+  EXPECT_EQ(found.global.weight_norm, expected.global.weight_norm);
+  EXPECT_EQ(found.global.update_norm, expected.global.update_norm);
+  EXPECT_EQ(found.global.update_ratio, expected.global.update_ratio);
+  EXPECT_EQ(found.global.gradient_norm, expected.global.gradient_norm);
+  ASSERT_EQ(found.matrices.size(), expected.matrices.size());
+  for (std::size_t i = 0; i < found.matrices.size(); ++i) {
+    const MatrixDiagnostics &a = found.matrices[i], &b = expected.matrices[i];
+    EXPECT_EQ(a.name, b.name);
+    EXPECT_EQ(std::vector({a.rho, a.rho_next, a.s, a.q, a.theta, a.gamma, a.m_norm}),
+              std::vector({b.rho, b.rho_next, b.s, b.q, b.theta, b.gamma, b.m_norm}))
+        << a.name;
+  }
+}
+
+// On every backend: what is read late is what a caller who waits after each step sees.
+TEST(History, HoldsWhatWouldHaveBeenReadAfterEachStep) {
+  Enqueued watched(RodeOptions{}), run(RodeOptions{});
+  run.optimizer->keep_history(3);
+  EXPECT_TRUE(run.optimizer->take_history().empty());
+  std::vector<StepDiagnostics> expected;
+  for (int t = 0; t < 5; ++t) {
+    watched.step(t);
+    expected.push_back(
+        {t, watched.optimizer->global_diagnostics(), watched.optimizer->matrix_diagnostics()});
+  }
+  EXPECT_NE(expected[0].matrices[0].theta, expected[1].matrices[0].theta);
+  for (int t = 0; t < 2; ++t) run.step(t);
+  auto found = run.optimizer->take_history();
+  ASSERT_EQ(found.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) expect_equal(found[i], expected[i]);
+  for (int t = 2; t < 5; ++t) run.step(t);
+  found = run.optimizer->take_history();  // the ring begins again behind what was taken
+  ASSERT_EQ(found.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) expect_equal(found[i], expected[i + 2]);
+  // The last step is still the last, and nothing has moved.
+  expect_equal({4, run.optimizer->global_diagnostics(), run.optimizer->matrix_diagnostics()},
+               expected[4]);
+  expect_same_outcome(run, watched);
+  EXPECT_TRUE(run.optimizer->take_history().empty());
+}
+
+TEST(History, ThatCannotBeKeptChangesNothing) {
+  Model model;
+  test::Optimizer optimizer(model.parameters(), RodeOptions{});
+  optimizer.keep_history(2);
+  EXPECT_ANY_THROW(optimizer.keep_history(static_cast<std::size_t>(-1)));
+  model.run(optimizer, 3);
+  EXPECT_EQ(optimizer.take_history().size(), 2U);
+}
+
+TEST(History, KeepsTheLastStepsLeavesRefusedOnesOutAndEndsWhereItIsAskedTo) {
+  Enqueued run(RodeOptions{});
+  run.optimizer->keep_history(3);
+  for (int t = 0; t < 5; ++t) run.step(t);
+  std::vector<std::int64_t> steps;
+  for (const StepDiagnostics& one : run.optimizer->take_history()) steps.push_back(one.step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 3, 4}));
+  run.step(5);
+  EXPECT_THROW(
+      {
+        run.step(6, 1);
+        run.optimizer->check();
+      },
+      Error);
+  run.step(6);
+  const auto found = run.optimizer->take_history();
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].step, 5);
+  EXPECT_EQ(found[1].step, 6);
+  run.optimizer->keep_history(0);
+  run.step(7);
+  EXPECT_TRUE(run.optimizer->take_history().empty());
+}
+
+TEST(History, OfASkippedParameterIsZeroInThatStepAlone) {
+  Enqueued run(RodeOptions{}, {.on_non_finite = OnBadGradient::skip});
+  run.optimizer->keep_history(4);
+  run.step(0);
+  run.step(1, 1);
+  run.step(2);
+  const auto found = run.optimizer->take_history();
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_GT(found[0].matrices[1].rho, 0);
+  EXPECT_EQ(found[1].matrices[1].rho, 0);
+  EXPECT_GT(found[1].matrices[0].rho, 0);
+  EXPECT_GT(found[2].matrices[1].rho, 0);
+  EXPECT_TRUE(run.optimizer->skipped().empty());  // of the last step
 }
 
 TEST(DeferredSteps, SkippedParametersAreToldOfTheLastStepAndTheStepCounts) {

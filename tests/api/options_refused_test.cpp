@@ -145,26 +145,6 @@ TEST(OptionsRefused, FourTakesFourIterationsAndNoOtherNumber) {
                ErrorKind::invalid_argument, {"'ns_steps' = 5", remedy});
 }
 
-// By the check that construction begins with: no device needed.
-TEST(OptionsRefused, CudaHasThePublishedStartAndGuardOnly) {
-  const EngineOptions cuda{.device = Device::cuda};
-  for (const char* name : {"rode", "muon", "mars-m"}) {
-    const Method four = Method::by_name(name, {{"coefficients", "four"}});
-    expect_error([&] { four.rule()->check_engine(cuda); }, ErrorKind::unsupported,
-                 {std::string("[") + name + "]", "'coefficients' = 'four'", "CUDA",
-                  "coefficients=jordan", "the CPU"});
-    EXPECT_NO_THROW(four.rule()->check_engine({}));
-    EXPECT_NO_THROW(Method::by_name(name).rule()->check_engine(cuda));
-  }
-  for (const char* set : {"polar_express", "you"}) {
-    const Method guarded = Method::by_name("rode", {{"coefficients", set}});
-    expect_error([&] { guarded.rule()->check_engine(cuda); }, ErrorKind::unsupported,
-                 {std::string("'coefficients' = '") + set + "'", "'guarded'", "reproject=final"});
-    EXPECT_NO_THROW(guarded.with({{"reproject", "final"}}).rule()->check_engine(cuda));
-    EXPECT_NO_THROW(Method::by_name("muon", {{"coefficients", set}}).rule()->check_engine(cuda));
-  }
-}
-
 TEST(OptionsRefused, WhatWouldBeIgnoredIsRefusedInstead) {
   test::Model model;
   for (const char* name : {"rode", "muon", "mars-m"}) {
@@ -193,6 +173,18 @@ TEST(OptionsRefused, Fp16ProductsAreRefusedWhereTheDeviceIsKnownToBeTheCpu) {
     const Method method = Method::by_name(name, {{"ns_dtype", "fp16"}});
     expect_error([&] { Optimizer(model.parameters(), method); }, ErrorKind::unsupported,
                  {std::string("[") + name + "]", "'ns_dtype' = 'fp16'", "CUDA"});
+  }
+}
+
+TEST(OptionsRefused, E4m3ProductsHaveNoGramForm) {
+  for (const char* name : {"rode", "muon", "mars-m"}) {
+    test::Model model;
+    Settings settings{{"ns_form", "gram"}, {"ns_dtype", "fp8"}};
+    if (std::string_view(name) == "rode") settings.emplace_back("reproject", "final");
+    const Method method = Method::by_name(name, settings);
+    expect_error(
+        [&] { Optimizer(model.parameters(), method); }, ErrorKind::unsupported,
+        {std::string("[") + name + "]", "'ns_form' = 'gram'", "'fp8'", "ns_form=standard"});
   }
 }
 

@@ -17,6 +17,15 @@ inline std::map<std::string, std::string> values(const Method& method) {
   return out;
 }
 
+// Those that were given, as text.
+inline Settings settings_of(const Method& method) {
+  Settings out;
+  for (const OptionInfo& info : method.options()) {
+    if (info.set) out.emplace_back(info.key, info.value);
+  }
+  return out;
+}
+
 struct Alternative {
   std::string value;
   Settings needs = {};
@@ -38,16 +47,19 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"snr_min", {"0.30000000000000004"}},
       {"floor", {"0.30000000000000004"}},
       {"radius_brake", {"0.30000000000000004"}},
+      {"radius_scope", {"rows", {{"reproject", "final"}}}},
       {"eps", {"0.30000000000000004"}},
       {"eps_ns", {"0.30000000000000004"}},
       {"eps_rest", {"0.30000000000000004"}},
       {"betas", {"0.30000000000000004,0.5"}},
       {"betas_rest", {"0.30000000000000004,0.5"}},
+      {"betas_radius", {"0.30000000000000004,0.5"}},
+      {"eps_radius", {"0.30000000000000004"}},
       {"ns_steps", {"3"}},
       {"precondition_frequency", {"3"}},
       {"max_precond_dim", {"17"}},
       {"warmup_steps", {"7"}},
-      {"radius", {"adaptive"}},
+      {"radius", {"learned"}},
       {"direction", {"retraction"}},
       {"conditioner", {"none"}},
       {"reproject", {"final"}},
@@ -71,10 +83,14 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
   const auto found = table.find(info.key);
   if (found == table.end()) return {};
   Alternative out = found->second;
-  if (out.value == info.value) {  // muon-rms is already rms, rode-fixed has another radius
+  if (out.value == info.value) {  // muon-rms is already rms, the paper's radius is learned
     if (info.key == "scale") out.value = "original";
+    if (info.key == "radius") out.value = "adaptive";
+    if (info.key == "on_zero") out.value = "rest";
   }
-  if (info.key == "scale" && optimizer.starts_with("rode")) out.value = "angle";
+  if (info.key == "scale" && optimizer.starts_with("rode")) {
+    out.value = info.value == "angle" ? "kernel" : "angle";
+  }
   // Only RODE has the option that these need.
   if (!optimizer.starts_with("rode")) out.needs.clear();
   return out;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of every optimizer: defaults, names and texts that parse back.
-#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -12,16 +11,8 @@
 namespace rode {
 namespace {
 
-using test::expect_error;
+using test::settings_of;
 using test::values;
-
-Settings settings_of(const Method& method) {
-  Settings out;
-  for (const OptionInfo& info : method.options()) {
-    if (info.set) out.emplace_back(info.key, info.value);
-  }
-  return out;
-}
 
 // ---- Defaults -------------------------------------------------------------------------
 
@@ -36,6 +27,7 @@ const std::map<std::string, std::string> kStorage{
     {"rounding", "stochastic"}, {"state_dtype", "fp32"}, {"seed", "0"}};
 // Of rules whose momentum may be int8.
 const std::map<std::string, std::string> kInt8{{"state_rounding", "nearest"}};
+const std::map<std::string, std::string> kCautious{{"cautious_decay", "false"}};
 const std::map<std::string, std::string> kProducts{
     {"ns_steps", "5"},   {"coefficients", "jordan"}, {"ns_dtype", "auto"},
     {"ns_form", "auto"}, {"normalize", "none"},      {"row_beta", "0.95"}};
@@ -43,10 +35,10 @@ const std::map<std::string, std::string> kRode{{"momentum", "0.9"},
                                                {"floor", "1e-06"},
                                                {"eps", "1e-12"},
                                                {"eps_ns", "1e-12"},
-                                               {"nesterov", "false"},
                                                {"snr_min", "0.01"},
                                                {"scale", "kernel"},
                                                {"radius_brake", "1"},
+                                               {"radius_scope", "matrix"},
                                                {"reproject", "guarded"},
                                                {"direction", "geodesic"},
                                                {"conditioner", "newton_schulz"},
@@ -65,38 +57,39 @@ std::map<std::string, std::string> join(
   return out;
 }
 
+std::map<std::string, std::string> of_rode(const std::map<std::string, std::string>& own) {
+  return join({own, kRode, kProducts, kRest, kCautious, kStorage, kInt8});
+}
+
 const std::vector<Row>& defaults() {
   static const std::vector<Row> rows{
-      {"rode", join({{{"lr", "0.001206"},
-                      {"lr_rho", "0.002438"},
-                      {"lr_rest", "0.002915"},
-                      {"snr", "false"},
-                      {"radius", "learned"}},
-                     kRode,
-                     kProducts,
-                     kRest,
-                     kStorage,
-                     kInt8})},
-      {"rode-snr", join({{{"lr", "0.004544"},
-                          {"lr_rho", "3.698e-05"},
-                          {"lr_rest", "0.002974"},
-                          {"snr", "true"},
-                          {"radius", "learned"}},
-                         kRode,
-                         kProducts,
-                         kRest,
-                         kStorage,
-                         kInt8})},
-      {"rode-fixed", join({{{"lr", "0.001206"},
-                            {"lr_rho", "0"},
-                            {"lr_rest", "0.002915"},
-                            {"snr", "false"},
-                            {"radius", "fixed"}},
-                           kRode,
-                           kProducts,
-                           kRest,
-                           kStorage,
-                           kInt8})},
+      {"rode", of_rode({{"lr", "0.05"},
+                        {"scale", "angle"},
+                        {"lr_rho", "0.03"},
+                        {"lr_rest", "0.002915"},
+                        {"snr", "false"},
+                        {"nesterov", "true"},
+                        {"radius", "adaptive"}})},
+      {"rode-snr", of_rode({{"lr", "0.004544"},
+                            {"lr_rho", "3.698e-05"},
+                            {"lr_rest", "0.002974"},
+                            {"snr", "true"},
+                            {"nesterov", "false"},
+                            {"radius", "learned"}})},
+      {"rode-fixed", of_rode({{"lr", "0.001206"},
+                              {"lr_rho", "0"},
+                              {"lr_rest", "0.002915"},
+                              {"snr", "false"},
+                              {"nesterov", "false"},
+                              {"radius", "fixed"}})},
+      {"rode-paper", of_rode({{"lr", "0.001206"},
+                              {"lr_rho", "0.002438"},
+                              {"lr_rest", "0.002915"},
+                              {"snr", "false"},
+                              {"nesterov", "false"},
+                              {"radius", "learned"},
+                              {"reproject", "every"},
+                              {"on_zero", "hold"}})},
       {"muon", join({{{"lr", "0.02257"},
                       {"lr_rest", "0.002897"},
                       {"scale", "original"},
@@ -105,6 +98,7 @@ const std::vector<Row>& defaults() {
                      kProducts,
                      kRest,
                      kStorage,
+                     kCautious,
                      kInt8})},
       {"muon-rms",
        join({{{"lr", "0.00516"}, {"lr_rest", "0.002913"}, {"scale", "rms"}, {"constraint", "none"}},
@@ -112,6 +106,7 @@ const std::vector<Row>& defaults() {
              kProducts,
              kRest,
              kStorage,
+             kCautious,
              kInt8})},
       {"muon-normproj", join({{{"lr", "0.00516"},
                                {"lr_rest", "0.002913"},
@@ -121,7 +116,25 @@ const std::vector<Row>& defaults() {
                               kProducts,
                               kRest,
                               kStorage,
+                              kCautious,
                               kInt8})},
+      {"muown", join({{{"lr", "0.001"},
+                       {"lr_rho", "0.001"},
+                       {"lr_rest", "0.001"},
+                       {"weight_decay", "0"},
+                       {"momentum", "0.95"},
+                       {"nesterov", "true"},
+                       {"betas_radius", "0.9,0.95"},
+                       {"eps_radius", "1e-08"},
+                       {"eps", "1e-07"},
+                       {"ns_steps", "5"},
+                       {"coefficients", "jordan"},
+                       {"ns_dtype", "auto"},
+                       {"ns_form", "auto"},
+                       {"splits", ""}},
+                      kRest,
+                      kStorage,
+                      kInt8})},
       {"soap", join({{{"lr", "0.0029"},
                       {"lr_rest", "0.002591"},
                       {"weight_decay", "0.01"},
@@ -140,6 +153,7 @@ const std::vector<Row>& defaults() {
                        kProducts,
                        kRest,
                        kStorage,
+                       kCautious,
                        kInt8})},
       {"ademamix", join({{{"lr", "0.0002237"},
                           {"lr_rest", "0.0002237"},
@@ -166,12 +180,14 @@ const std::vector<Row>& defaults() {
                        {"eps", "1e-08"},
                        {"maximize", "false"}},
                       kStorage,
+                      kCautious,
                       kInt8})},
       {"lion", join({{{"lr", "0.0001"},
                       {"lr_rest", "0.0001"},
                       {"weight_decay", "0.1"},
                       {"weight_decay_rest", "0.1"},
                       {"betas", "0.9,0.99"}},
+                     kCautious,
                      kStorage})},
       {"sgd", join({{{"lr", "0.1"},
                      {"lr_rest", "0.1"},
@@ -205,16 +221,25 @@ TEST(Options, AStructWithoutInitialisersIsTheOptimizerOfThatName) {
   ++count;
   RODE_FOR_EACH_OPTIMIZER(RODE_EXPECT)
 #undef RODE_EXPECT
-  EXPECT_EQ(count, 9);
+  EXPECT_EQ(count, 10);
 }
 
 // ---- Names ----------------------------------------------------------------------------
 
 TEST(Options, NamesFollowTheOptionsThatDefineAVariant) {
   const auto name = [](const Method& method) { return std::string(method.name()); };
-  EXPECT_EQ(name(RodeOptions{.snr = true}), "rode-snr");
-  EXPECT_EQ(name(RodeOptions{.radius = Radius::fixed}), "rode-fixed");
-  EXPECT_EQ(name(RodeOptions{.radius = Radius::fixed, .snr = true}), "rode-snr");
+  // Of the published variants, all of the options.
+  const RodeOptions published{
+      .scale = RodeScale::kernel, .radius = Radius::learned, .nesterov = false};
+  RodeOptions snr = published, fixed = published;
+  snr.snr = true;
+  fixed.radius = Radius::fixed;
+  EXPECT_EQ(name(published), "rode");
+  EXPECT_EQ(name(snr), "rode-snr");
+  EXPECT_EQ(name(fixed), "rode-fixed");
+  EXPECT_EQ(name(RodeOptions::paper()), "rode-paper");
+  EXPECT_EQ(name(RodeOptions{.snr = true}), "rode");
+  EXPECT_EQ(name(RodeOptions{.radius = Radius::fixed}), "rode");
   EXPECT_EQ(name(RodeOptions{.radius = Radius::adaptive}), "rode");
   EXPECT_EQ(name(MuonOptions{.scale = MuonScale::rms}), "muon-rms");
   EXPECT_EQ(name(MuonOptions{.scale = MuonScale::rms, .constraint = MuonConstraint::normproj}),
@@ -227,7 +252,7 @@ TEST(Options, DesignatedInitialisersOfEveryStructReachTheMethod) {
   const auto value = [](const Method& method, std::string_view key) {
     return values(method).at(std::string(key));
   };
-  EXPECT_EQ(value(RodeOptions{.lr = 0.5, .radius = Radius::adaptive}, "lr_rho"), "0.01");
+  EXPECT_EQ(value(RodeOptions{.lr = 0.5, .radius = Radius::adaptive}, "lr_rho"), "0.03");
   EXPECT_EQ(value(RodeOptions{.lr_rho = 0.25, .radius = Radius::adaptive}, "lr_rho"), "0.25");
   EXPECT_EQ(value(MuonOptions{.lr = 0.5, .storage = {.rounding = Rounding::exact}}, "rounding"),
             "exact");
@@ -273,77 +298,6 @@ TEST(Options, EveryOptionTakesAnotherValueAndPrintsItAsGiven) {
 
 // ---- Defaults that follow other options -----------------------------------------------
 
-TEST(Options, AnAdaptiveRadiusStartsFromItsOwnRateUnlessOneIsGiven) {
-  for (const char* name : {"rode", "rode-snr", "rode-fixed"}) {
-    EXPECT_EQ(values(Method::by_name(name, {{"radius", "adaptive"}})).at("lr_rho"), "0.01");
-    const Settings both{{"lr_rho", "0.5"}, {"radius", "adaptive"}};
-    EXPECT_EQ(values(Method::by_name(name, both)).at("lr_rho"), "0.5");
-  }
-  EXPECT_EQ(values(Method::by_name("rode-fixed", {{"radius", "learned"}})).at("lr_rho"),
-            "0.002438");
-  EXPECT_EQ(values(Method::by_name("rode-snr", {{"radius", "fixed"}})).at("lr_rho"), "0");
-}
-
-TEST(Options, IterationsFollowTheCoefficientsUnlessTheyAreGiven) {
-  const auto steps = [](const Method& method) { return values(method).at("ns_steps"); };
-  for (const char* name : {"rode", "muon", "mars-m"}) {
-    const Method four = Method::by_name(name, {{"coefficients", "four"}});
-    EXPECT_EQ(steps(four), "4");
-    EXPECT_EQ(steps(four.with({{"ns_steps", "4"}})), "4");
-    // What it prints reads back, and the number still follows the set.
-    const Method read = Method::by_name(name, settings_of(four));
-    EXPECT_EQ(steps(read), "4");
-    EXPECT_EQ(steps(read.with({{"coefficients", "jordan"}})), "5");
-    const Method plain = Method::by_name(name, settings_of(Method::by_name(name)));
-    EXPECT_EQ(steps(plain.with({{"coefficients", "four"}})), "4");
-    EXPECT_EQ(steps(Method::by_name(name, {{"ns_steps", "4"}, {"coefficients", "you"}})), "4");
-  }
-  EXPECT_EQ(steps(RodeOptions{.coefficients = Coefficients::four}), "4");
-  EXPECT_EQ(steps(MuonOptions{.coefficients = Coefficients::four}), "4");
-  EXPECT_EQ(steps(MarsMOptions{.coefficients = Coefficients::four}), "4");
-  EXPECT_EQ(steps(RodeOptions{.ns_steps = 7}), "7");
-}
-
-TEST(Options, NamingThePresetsOwnRadiusLeavesItsRateAlone) {
-  EXPECT_EQ(values(Method::by_name("rode-snr", {{"radius", "learned"}})).at("lr_rho"), "3.698e-05");
-}
-
-TEST(Options, OneRuleHasOneRateAndOneDecayUntilTheRestHasItsOwn) {
-  for (const char* name : {"ademamix", "adafactor", "adamw", "lion", "sgd"}) {
-    SCOPED_TRACE(name);
-    const Method faster = Method::by_name(name, {{"lr", "0.25"}, {"weight_decay", "0.0625"}});
-    EXPECT_EQ(values(faster).at("lr_rest"), "0.25");
-    EXPECT_EQ(values(faster).at("weight_decay_rest"), "0.0625");
-    const Method own = faster.with({{"lr_rest", "0.5"}, {"weight_decay_rest", "0.75"}});
-    const Method changed = own.with({{"lr", "0.125"}, {"weight_decay", "0"}});
-    EXPECT_EQ(values(changed).at("lr_rest"), "0.5");
-    EXPECT_EQ(values(changed).at("weight_decay_rest"), "0.75");
-  }
-}
-
-TEST(Options, MatrixOptimizersScaleTheRatesOfTheirRestWithTheirOwn) {
-  const std::vector<std::pair<std::string, double>> defaults{
-      {"rode", 2.915e-3}, {"rode-snr", 2.974e-3}, {"rode-fixed", 2.915e-3},
-      {"muon", 2.897e-3}, {"muon-rms", 2.913e-3}, {"muon-normproj", 2.913e-3},
-      {"soap", 2.591e-3}, {"mars-m", 2.693e-3}};
-  for (const auto& [name, rest] : defaults) {
-    SCOPED_TRACE(name);
-    const Method method = Method::by_name(name);
-    EXPECT_EQ(method.number("lr_rest"), rest);
-    const double lr = method.number("lr").value();
-    const Method scaled = method.with({{"lr", fmt::format("{}", lr / 8)}});
-    EXPECT_EQ(scaled.number("lr_rest"), rest / 8);
-    EXPECT_EQ(scaled.number("weight_decay_rest"), 9e-4);
-    EXPECT_EQ(scaled.number("lr_rho"), method.number("lr_rho"));
-  }
-  EXPECT_DOUBLE_EQ(Method(RodeOptions{.lr = 1e-5}).number("lr_rest").value(),
-                   2.915e-3 * 1e-5 / 1.206e-3);
-  EXPECT_EQ(Method(RodeOptions{.lr = 1e-5, .lr_rest = 0.5}).number("lr_rest"), 0.5);
-  // Where it would be too large for fp32, the rate is refused.
-  // What follows stays within fp32's range.
-  EXPECT_EQ(Method(RodeOptions{.lr = 3e38}).number("lr_rest"), std::numeric_limits<float>::max());
-}
-
 TEST(Options, TellWhichOfThemWereGiven) {
   const auto set = [](const Method& method, std::string_view key) {
     for (const OptionInfo& info : method.options()) {
@@ -355,7 +309,9 @@ TEST(Options, TellWhichOfThemWereGiven) {
     EXPECT_FALSE(set(RodeOptions{.lr = 1e-4}, key)) << key;
     EXPECT_TRUE(set(RodeOptions{.lr_rho = 1, .ns_steps = 7, .lr_rest = 1}, key)) << key;
   }
-  EXPECT_TRUE(set(RodeOptions{}, "lr"));
+  EXPECT_FALSE(set(RodeOptions{}, "lr"));
+  EXPECT_TRUE(set(RodeOptions{.lr = 1e-4}, "lr"));
+  EXPECT_TRUE(set(AdamWOptions{}, "lr"));
   EXPECT_FALSE(set(AdamWOptions{}, "weight_decay_rest"));
   EXPECT_TRUE(set(AdamWOptions{.weight_decay_rest = 0}, "weight_decay_rest"));
 }

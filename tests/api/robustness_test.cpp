@@ -105,7 +105,8 @@ TEST(LargeGradients, WhoseSquaresLeaveFp32AreRefusedAsSuchAndNotCalledNaN) {
     EXPECT_EQ(w, std::vector<float>(12, 0.5F));
   }
   // The direction does not depend on the scale, so other rules update it.
-  for (const Method& method : std::vector<Method>{RodeOptions{}, MuonOptions{}}) {
+  for (const Method& method :
+       std::vector<Method>{RodeOptions{.radius = Radius::learned}, MuonOptions{}}) {
     std::vector<float> w{1, 2, 3, 4}, g{1e20F, -1e20F, 3e20F, 1e19F};
     Optimizer optimizer({{"w", view(w.data(), {2, 2}), view(g.data(), {2, 2})}},
                         method.name() == "rode" ? method.with({{"lr_rho", "0"}}) : method);

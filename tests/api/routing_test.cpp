@@ -306,8 +306,26 @@ TEST(Routing, AColumnIsAVectorAndExpertsAreABatch) {
   EXPECT_EQ(reason(shaped("g", {1, 16}), Route::language), "matrix: 2-D");
   EXPECT_EQ(reason(shaped("g", {16, 1, 3, 3}), Route::vision), "matrix: rank 4");
   EXPECT_EQ(reason(shaped("h.0.mlp.experts.gate_up", {4, 8, 16}), Route::language),
-            "rest: batch of matrices, not yet stepped as such");
+            "matrix: batch of matrices");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.gate_up_bias", {4, 8}), Route::language),
+            "rest: biases of experts");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.bias", {4, 1, 8}), Route::language),
+            "rest: biases of experts");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.bias", {4, 8, 1}), Route::all_matrices), "rest: rank 3");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.0.gate.weight", {4, 8}), Route::language),
+            "matrix: 2-D");
+  EXPECT_EQ(reason(shaped("h.0.mlp.experts.gate_up", {4, 8, 16}), Route::all_matrices),
+            "matrix: rank 3");
   EXPECT_EQ(reason(shaped("filters", {4, 8, 16}), Route::language), "rest: rank 3");
+  Parameter given = shaped("filters", {4, 8, 16});
+  given.experts = true;
+  EXPECT_EQ(reason(given, Route::language), "matrix: batch of matrices");
+  given = shaped("h.0.mlp.experts.gate_up", {4, 8, 16});
+  given.experts = false;
+  EXPECT_EQ(reason(given, Route::language), "rest: rank 3");
+  given = shaped("h.0.mlp.experts.bias", {4, 8});
+  given.experts = true;
+  EXPECT_THROW(reason(given, Route::language), Error);
 }
 
 TEST(Routing, TheTableShowsNameShapeRuleRatesReasonAndTies) {

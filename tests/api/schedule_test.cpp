@@ -52,6 +52,37 @@ TEST(Schedule, NeverRisesAfterTheWarmUpAndStaysWithinZeroAndOne) {
   }
 }
 
+// Values by hand: of 20 steps 4 warm up and the last 8 cool down.
+TEST(Schedule, StaysAtOneUntilItCoolsDown) {
+  using enum Cooldown;
+  for (const Cooldown form : {linear, square_root, power}) {
+    const Schedule schedule = Schedule::warmup_stable_decay(4, 20, 8, form, 3);
+    EXPECT_EQ(schedule.multiplier(0), 0.25);
+    for (std::int64_t t = 3; t <= 12; ++t) EXPECT_EQ(schedule.multiplier(t), 1.0) << t;
+    EXPECT_LT(schedule.multiplier(13), 1.0);
+    EXPECT_GT(schedule.multiplier(19), 0.0);
+    EXPECT_EQ(schedule.multiplier(20), 0.0);
+  }
+  const auto at = [](Cooldown form, double p, std::int64_t t) {
+    return Schedule::warmup_stable_decay(4, 20, 8, form, p).multiplier(t);
+  };
+  EXPECT_NEAR(at(linear, 1, 14), 0.75, 1e-15);
+  EXPECT_NEAR(at(linear, 1, 19), 0.125, 1e-15);
+  EXPECT_NEAR(at(square_root, 1, 14), 0.5, 1e-15);
+  EXPECT_NEAR(at(square_root, 1, 16), 1 - std::numbers::sqrt2 / 2, 1e-15);
+  EXPECT_NEAR(at(power, 3, 16), 0.125, 1e-15);
+  EXPECT_NEAR(at(power, 0.5, 18), 0.5, 1e-15);
+  EXPECT_EQ(at(power, 1, 17), at(linear, 1, 17));
+  // The whole way behind the warm-up.
+  EXPECT_EQ(Schedule::warmup_stable_decay(0, 4, 4).multiplier(1), 0.75);
+  for (const std::int64_t steps : {0, -1, 17}) {
+    expect_error([&] { Schedule::warmup_stable_decay(4, 20, steps); }, ErrorKind::invalid_argument,
+                 {"[schedule]", std::to_string(steps), "expected 1 to 16"});
+  }
+  expect_error([] { Schedule::warmup_stable_decay(4, 20, 8, power, 0); },
+               ErrorKind::invalid_argument, {"power", "above 0"});
+}
+
 TEST(Schedule, ByEpochHasNoWarmUp) {
   const Schedule schedule = Schedule::cosine_by_epoch(200);
   EXPECT_EQ(schedule.multiplier(0), 1.0);

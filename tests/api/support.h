@@ -218,6 +218,9 @@ inline const std::vector<Variant>& variants() {
     add("mars_rows", "mars-m", {{"normalize", "rows"}});
     add("muon_hyperball", "muon", {{"constraint", "hyperball"}});
     add("muon_split", "muon-normproj", {{"splits", "h.1.*=2+6"}});
+    add("muon_cautious", "muon", {{"cautious_decay", "true"}, {"weight_decay", "0.5"}});
+    add("adamw_cautious", "adamw", {{"cautious_decay", "true"}, {"weight_decay", "0.5"}});
+    add("lion_cautious", "lion", {{"cautious_decay", "true"}, {"weight_decay", "5"}});
     add("soap_often", "soap", {{"precondition_frequency", "2"}, {"max_precond_dim", "10"}});
     add("ademamix_warm", "ademamix", {{"warmup_steps", "6"}});
     return out;
@@ -225,7 +228,21 @@ inline const std::vector<Variant>& variants() {
   return table;
 }
 
-class EveryVariant : public ::testing::TestWithParam<Variant> {};
+// Those of them that the tested device steps.
+inline std::vector<Variant> tested_variants() {
+  std::vector<Variant> out;
+  for (const Variant& variant : variants()) {
+    if (steps_here(variant.method.name())) out.push_back(variant);
+  }
+  return out;
+}
+
+class EveryVariant : public ::testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override {
+    if (!steps_here(GetParam().method.name())) GTEST_SKIP() << "CUDA has no radii of rows";
+  }
+};
 
 inline std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   std::string name = info.param.label;

@@ -130,7 +130,7 @@ def test_nearest_rounding_loses_small_steps_and_stochastic_keeps_their_mean(rode
 def test_the_default_rounding_keeps_the_move_of_small_steps(rode, lr, nearest, stochastic):
     steps, shape = 40, (96, 64)
     start, full = both_forms(shape, steps)
-    options = {"lr": lr, "lr_rho": 0.0}
+    options = {"lr": lr, "lr_rho": 0.0, "scale": "kernel"}
     begin = full["param.w"].double()
     moved = rode.step("rode", full, steps=steps, options=options)["param.w"].double() - begin
 

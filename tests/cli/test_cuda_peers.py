@@ -19,8 +19,8 @@ FAILED, USAGE = 1, 2
 # The peer, the optimizer whose defaults it has, what differs, the bound (None: fp32's own).
 PEERS = {
     "torch_muon": ("muon-rms", {}, BF16_PRODUCTS_TOL),
-    "rode_loop": ("rode", {"reproject": "every"}, BF16_PRODUCTS_TOL),  # as published
-    "rode_batched": ("rode", {"reproject": "every"}, BF16_PRODUCTS_TOL),
+    "rode_loop": ("rode-paper", {}, BF16_PRODUCTS_TOL),
+    "rode_batched": ("rode-paper", {}, BF16_PRODUCTS_TOL),
 }
 ADAMW = {"lr": 2.9e-3, "weight_decay": 9e-4, "betas": (0.9, 0.95)}
 

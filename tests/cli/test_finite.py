@@ -81,7 +81,7 @@ def test_a_step_that_overflows_is_refused(rode, optimizer, where):
     if optimizer in ON_A_SPHERE:
         tensors["param.w"] = np.full_like(p.weight, 3e38)
         options = {}
-    elif optimizer.startswith("rode"):
+    elif optimizer.startswith("rode") or optimizer == "muown":
         options["lr_rho"] = 3e38
     words = ("parameter 'w'", "overflows", "lower the rates")
     outputs = (b"as it was", None)

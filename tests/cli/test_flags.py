@@ -310,7 +310,7 @@ def test_step_json_reports_the_last_step(rode, backend):
     ]
     assert (report["optimizer"], report["backend"]) == ("rode", backend)
     assert (report["steps"], report["steps_done"], report["skipped"]) == (2, 42, {})
-    assert report["state_bytes"] == 4 * (24 * 16 + 2 * 19) + 8
+    assert report["state_bytes"] == 4 * (24 * 16 + 2 + 2 * 19) + 2 * 8
 
     before, moved = 0.0, 0.0
     for p in problems.values():
@@ -357,6 +357,7 @@ def test_splits_that_fit_nothing_are_refused_by_both_backends(rode):
         ("state_dtype", "bf16", torch.float32),
         ("ns_dtype", "bf16", torch.float32),
         ("ns_dtype", "fp16", torch.float32),
+        ("ns_dtype", "fp8", torch.float32),
     ],
 )
 def test_the_reference_refuses_what_it_would_ignore(rode, key, value, dtype):

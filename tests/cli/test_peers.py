@@ -18,7 +18,7 @@ SHAPES = [(48, 32), (32, 48), (40, 40)]
 PEERS = {
     "torch_muon": ("muon-rms", {}, BF16_PRODUCTS_TOL),
     "muon_fp32_loop": ("muon-rms", {}, None),
-    "rode_loop": ("rode", {"reproject": "every"}, None),  # as published
+    "rode_loop": ("rode-paper", {}, None),
 }
 
 
@@ -103,5 +103,5 @@ def test_the_oracles_know_the_peers_rates(script):
         oracles.DEFAULTS["muon-rms"][key] for key in ("lr", "momentum")
     )
     assert (rode.lr, rode.lr_rho, rode.momentum) == tuple(
-        oracles.DEFAULTS["rode"][key] for key in ("lr", "lr_rho", "momentum")
+        oracles.DEFAULTS["rode-paper"][key] for key in ("lr", "lr_rho", "momentum")
     )

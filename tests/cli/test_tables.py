@@ -82,9 +82,11 @@ def tensor_bytes(optimizer, matrices, rest):
         "rode": 1,
         "rode-snr": 1,
         "rode-fixed": 1,
+        "rode-paper": 1,
         "muon": 1,
         "muon-rms": 1,
         "muon-normproj": 1,
+        "muown": 1,
         "soap": 2,
         "mars-m": 2,
         "ademamix": 3,
@@ -99,6 +101,8 @@ def tensor_bytes(optimizer, matrices, rest):
         return FLOAT * (rows + count([shape for shape in rest if len(shape) < 2]))
     same = buffers[optimizer] if optimizer in oracles.SAME_RULE else 2
     total = buffers[optimizer] * managed + same * delegated
+    if optimizer == "muown":  # four numbers per row
+        total += 4 * sum(shape[0] for shape in matrices)
     if optimizer == "soap":
         total += 2 * sum(extent * extent for shape in matrices for extent in shape)
     return FLOAT * total

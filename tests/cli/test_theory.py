@@ -47,7 +47,8 @@ def report():
 def written_run(folder, **changes):
     """A run whose log has one line of diagnostics; without checksums, which is told as a note."""
     folder.mkdir()
-    run = {"optimizer": "mine", "method": "rode", "options": {"momentum": "0.9"}}
+    options = {"momentum": "0.9", "radius": "learned", "scale": "kernel"}
+    run = {"optimizer": "mine", "method": "rode", "options": options}
     (folder / "run.json").write_text(json.dumps(run))
     line = {"kind": "step", "step": 9, "lr": 0.01, "lr_rho": 0.1}
     line["matrices"] = {"w": {**MATRIX, **changes}}
@@ -136,7 +137,8 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
 
 
 def test_constants_of_a_run_that_was_trained(rode, needs_training, task, tmp_path):
-    task.write_text(task.read_text().replace('radius = "adaptive"\n', ""))
+    published = 'radius = "learned"\nscale = "kernel"'
+    task.write_text(task.read_text().replace('radius = "adaptive"', published))
     out = tmp_path / "run"
     words = train_words(task, out, "--steps", 40, "--quiet", "--device", "cpu")
     assert call_here(rode, *words).returncode == DONE

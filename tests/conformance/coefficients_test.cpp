@@ -21,8 +21,6 @@ using testing::Judge;
 using testing::Problem;
 using testing::Values;
 
-constexpr const char* kOnCuda = "CUDA has the published start and guard only";
-
 struct Variant {
   const char* optimizer;
   Settings settings;
@@ -56,7 +54,6 @@ void expect_agreement(Judge& judge, const Variant& variant, const Problem& probl
 }
 
 TEST(CoefficientSets, EachIsTheReferencesAndDiffersVisiblyFromTheDefault) {
-  RODE_CPU_ONLY(kOnCuda);
   const Settings last = {{"reproject", "final"}};
   struct Change {
     Variant variant;
@@ -99,7 +96,6 @@ TEST(CoefficientSets, EachIsTheReferencesAndDiffersVisiblyFromTheDefault) {
 }
 
 TEST(CoefficientSets, AwkwardShapesAreTheReferences) {
-  RODE_CPU_ONLY(kOnCuda);
   Judge judge;
   for (const Extents& shape : {Extents{1, 1}, {1, 7}, {7, 1}, {2, 2}, {8, 4, 3, 3}, {300, 3}}) {
     const Problem problem = correlated_problem(51, shape, 20);
@@ -111,7 +107,6 @@ TEST(CoefficientSets, AwkwardShapesAreTheReferences) {
 }
 
 TEST(CoefficientSets, BothFormsOfFourAreTheReferencesByDifferentProducts) {
-  RODE_CPU_ONLY(kOnCuda);
   Judge judge;
   for (const Extents& shape : {Extents{64, 64}, {256, 96}, {96, 256}}) {
     const Problem problem = correlated_problem(52, shape, 20);
@@ -130,7 +125,6 @@ TEST(CoefficientSets, BothFormsOfFourAreTheReferencesByDifferentProducts) {
 
 // Gradients along the weight's own low-rank part: |t| is large in every iteration.
 TEST(CoefficientSets, AreTheReferencesWhereTheGuardActs) {
-  RODE_CPU_ONLY(kOnCuda);
   Judge judge;
   for (const Extents& shape : {Extents{48, 16}, {16, 48}, {40, 40}}) {
     const Problem problem = correlated_problem(53, shape, 5, 0.9);
@@ -165,8 +159,22 @@ Problem spectral(const Extents& shape, const std::string& spectrum) {
 // the second one is steep (slope 8 to 11): it amplifies rounding more than the other sets do.
 constexpr double kFourInHalf = 2 * testing::kHalfProducts;
 
-TEST(CoefficientSets, StayNearTheReferenceWithBf16Operands) {
-  RODE_CPU_ONLY(kOnCuda);
+// Where half-precision products exist, by each of the kernels that make them.
+struct HalfProducts {
+  const char* dtype;
+  CudaProducts products;
+};
+std::vector<HalfProducts> half_products() {
+  if (!test::on_cuda()) return {{"bf16", CudaProducts::automatic}};
+  std::vector<HalfProducts> all;
+  for (const CudaProducts products :
+       {CudaProducts::automatic, CudaProducts::tensor_cores, CudaProducts::plain}) {
+    for (const char* dtype : {"bf16", "fp16"}) all.push_back({dtype, products});
+  }
+  return all;
+}
+
+TEST(CoefficientSets, StayNearTheReferenceWithOperandsInHalfPrecision) {
   const std::vector<Variant> variants = {
       {"rode", {{"coefficients", "four"}}},
       {"rode", {{"coefficients", "four"}, {"reproject", "final"}}},
@@ -174,6 +182,8 @@ TEST(CoefficientSets, StayNearTheReferenceWithBf16Operands) {
       {"rode", {{"coefficients", "you"}}},
       {"muon", {{"coefficients", "four"}}},
       {"mars-m", {{"coefficients", "four"}}},
+      {"muon", {{"coefficients", "you"}}},
+      {"mars-m", {{"coefficients", "polar_express"}}},
   };
   Judge judge;
   for (const Variant& variant : variants) {
@@ -183,11 +193,18 @@ TEST(CoefficientSets, StayNearTheReferenceWithBf16Operands) {
     for (const char* spectrum : {"gaussian", "harmonic"}) {
       for (const Extents& shape : {Extents{64, 65}, {256, 96}, {96, 256}, {320, 300}}) {
         const Problem problem = spectral(shape, spectrum);
-        const Values half = testing::run_engine(full.with({{"ns_dtype", "bf16"}}), problem).weight;
-        EXPECT_TRUE(judge.agrees(
-            describe(variant) + " " + testing::to_string(shape) + " " + spectrum,
-            compare(problem, half, testing::run_reference(full, problem).weight, tol)));
-        EXPECT_NE(half, testing::run_engine(full, problem).weight) << "ns_dtype was ignored";
+        const std::vector<double> expected = testing::run_reference(full, problem).weight;
+        const Values exact = testing::run_engine(full, problem).weight;
+        for (const auto& [dtype, products] : half_products()) {
+          const Values half = testing::run_engine(full.with({{"ns_dtype", dtype}}), problem,
+                                                  {.cuda_products = products})
+                                  .weight;
+          EXPECT_TRUE(judge.agrees(describe(variant) + " " + testing::to_string(shape) + " " +
+                                       spectrum + " " + dtype + " by kernels " +
+                                       std::to_string(static_cast<int>(products)),
+                                   compare(problem, half, expected, tol)));
+          EXPECT_NE(half, exact) << "ns_dtype was ignored";
+        }
       }
     }
   }
@@ -220,7 +237,6 @@ double cosine(const reference::Matrix& a, const reference::Matrix& b) {
 }
 
 TEST(CoefficientSets, FourStepsAreAsNearTheProjectedPolarFactorAsFivePublishedOnes) {
-  RODE_CPU_ONLY(kOnCuda);
   for (const Extents& shape : {Extents{96, 96}, {192, 64}, {64, 192}}) {
     for (const char* spectrum : {"gaussian", "harmonic", "exponential"}) {
       const Problem problem = spectral(shape, spectrum);

@@ -2,6 +2,7 @@
 // A GPU compared with the CPU on bf16 weights, gradients and state, which the reference does not
 // support.
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,10 @@ namespace {
 
 // Sizes with remainders, and enough elements for fractions of them to be meaningful.
 std::vector<test::Spec> specs() {
-  return {{"h.0.weight", {96, 80}}, {"h.1.weight", {48, 131}}, {"norm.weight", {1003}}};
+  return {{"h.0.weight", {96, 80}},
+          {"h.1.weight", {48, 131}},
+          {"h.2.weight", {40, 600}},  // more than one block of int8 state in a row, the last short
+          {"norm.weight", {1003}}};
 }
 
 struct Outcome {
@@ -71,7 +75,7 @@ void expect_close(const std::string& label, const Method& method, DType weights,
 
 TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : list_optimizers()) {
+  for (const OptimizerInfo& info : test::tested_optimizers()) {
     if (info.name == "soap") continue;  // a rank-deficient Gram matrix has many bases
     const Method method = in_fp32(info.name, {{"rounding", "exact"}});
     for (const DType grads : {DType::f32, DType::bf16}) {
@@ -85,17 +89,50 @@ TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
 // their value.
 TEST(Devices, KeepBf16StateAlike) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : list_optimizers()) {
+  for (const OptimizerInfo& info : test::tested_optimizers()) {
     if (info.name == "soap") continue;  // refuses it
     const Method method = in_fp32(info.name, {{"rounding", "exact"}, {"state_dtype", "bf16"}});
     expect_close(info.name, method, DType::bf16, DType::bf16, 0x1p-8);
   }
 }
 
+// The same whole numbers, up to a few that lie at a tie, from the same draws: with others, half of
+// them would differ by one.
+TEST(Devices, KeepInt8MomentumAlike) {
+  RODE_CUDA_ONLY("compares a GPU with the CPU");
+  for (const char* name : {"rode", "rode-snr", "muon", "muon-normproj", "mars-m", "adamw"}) {
+    for (const char* rounding : {"nearest", "stochastic"}) {
+      SCOPED_TRACE(std::string(name) + " " + rounding);
+      const Method method =
+          in_fp32(name, {{"state_dtype", "int8"}, {"state_rounding", rounding}, {"seed", "5"}});
+      for (const DType grads : {DType::f32, DType::bf16}) {
+        expect_close(name, method, DType::f32, grads, 0x1p-8);
+      }
+      const Outcome gpu = run<test::Optimizer>(method, DType::f32, DType::f32, 3);
+      const Outcome cpu = run<rode::Optimizer>(method, DType::f32, DType::f32, 3);
+      std::size_t found = 0;
+      for (const auto& [key, there] : cpu.state) {
+        if (!key.ends_with(".momentum") && !key.ends_with(".exp_avg")) continue;
+        ++found;
+        const std::vector<std::byte>& here = gpu.state.at(key);
+        ASSERT_EQ(here.size(), there.size());
+        std::size_t differing = 0;
+        for (std::size_t j = 0; j < here.size(); ++j) {
+          const int apart = static_cast<std::int8_t>(here[j]) - static_cast<std::int8_t>(there[j]);
+          EXPECT_LE(std::abs(apart), 1) << key << " " << j;
+          differing += apart != 0 ? 1 : 0;
+        }
+        EXPECT_LE(differing, 2 + here.size() / 200) << key;
+      }
+      EXPECT_EQ(found, specs().size());
+    }
+  }
+}
+
 // Both devices draw the same random bits: with different ones, a third of the weights would differ.
 TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : list_optimizers()) {
+  for (const OptimizerInfo& info : test::tested_optimizers()) {
     if (info.name == "soap") continue;  // as above
     for (const char* rounding : {"nearest", "stochastic"}) {
       const Method method = in_fp32(info.name, {{"rounding", rounding}, {"seed", "5"}});
@@ -115,7 +152,7 @@ TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
 
 TEST(Devices, ExchangeTheirState) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : list_optimizers()) {
+  for (const OptimizerInfo& info : test::tested_optimizers()) {
     SCOPED_TRACE(info.name);
     const Method method = in_fp32(info.name, {{"rounding", "stochastic"}});
     test::Model there(specs(), DType::bf16), here(specs(), DType::bf16);

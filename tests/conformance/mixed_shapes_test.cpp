@@ -120,7 +120,7 @@ TEST(MixedRules, StepInOneOptimizerAsEachDoesAlone) {
   };
   const auto make = [&] {
     std::vector<Member> members;
-    for (const OptimizerInfo& info : list_optimizers()) {
+    for (const OptimizerInfo& info : test::tested_optimizers()) {
       members.push_back({test::in_fp32(Method::by_name(info.name)), {}, {}, {}});
       Member& member = members.back();
       testing::Gaussian gaussian(72 + members.size());
@@ -153,7 +153,7 @@ TEST(MixedRules, StepInOneOptimizerAsEachDoesAlone) {
 // Arrays at any address: the code must avoid vector loads, and nothing else may change.
 TEST(MixedShapesMemory, UnalignedArraysStepAsAlignedOnesDo) {
   Judge judge;
-  for (const OptimizerInfo& info : list_optimizers()) {
+  for (const OptimizerInfo& info : test::tested_optimizers()) {
     const Method method = Method::by_name(info.name);
     for (const Extents& shape : {Extents{64, 48}, {33, 17}, {24, 24}, {130}}) {
       // Any basis of a rank-deficient Gram matrix is right, so rounding may select a different one.

@@ -32,7 +32,9 @@ Settings lively(Settings settings = {}) {
 }
 
 Method rode_with(const Settings& settings = {}) {
-  return Method::by_name("rode", lively(settings));
+  return Method::by_name("rode",
+                         {{"scale", "kernel"}, {"radius", "learned"}, {"nesterov", "false"}})
+      .with(lively(settings));
 }
 
 // One parameter under an optimizer, step by step.
@@ -234,7 +236,7 @@ TEST(RodeProperties, FixedRadiusAndNormProjectionDoNotDriftInBf16) {
   const double once = 0x1.0p-9 / std::sqrt(3072.0);
   EXPECT_LT(farthest("rode-fixed", {}), 6 * once);
   EXPECT_LT(farthest("muon-normproj", {}), 6 * once);
-  EXPECT_GT(farthest("rode", {{"lr_rho", "0"}}), 6 * once);
+  EXPECT_GT(farthest("rode", {{"scale", "kernel"}, {"lr_rho", "0"}}), 6 * once);
 }
 
 TEST(RodeProperties, NormProjectionKeepsTheInitialNorm) {

@@ -59,10 +59,10 @@ TEST_P(Convergence, DistanceToTheOptimumFallsToATwoHundredth) {
 }
 
 const std::vector<Recipe> kRecipes = {
-    {"rode", {{"lr", "0.02"}, {"lr_rho", "0.3"}}},
-    {"rode", {{"lr", "0.02"}, {"lr_rho", "0.3"}, {"nesterov", "true"}}},
-    {"rode", {{"lr", "0.02"}, {"radius", "adaptive"}, {"lr_rho", "0.02"}}},
-    {"rode", {{"lr", "0.02"}, {"lr_rho", "0.3"}, {"reproject", "final"}}},
+    {"rode-paper", {{"lr", "0.02"}, {"lr_rho", "0.3"}, {"reproject", "guarded"}}},
+    {"rode", {{"lr", "0.08"}, {"radius", "learned"}, {"lr_rho", "0.3"}}},
+    {"rode", {{"lr", "0.08"}, {"nesterov", "false"}, {"lr_rho", "0.02"}}},
+    {"rode-paper", {{"lr", "0.02"}, {"lr_rho", "0.3"}, {"reproject", "final"}}},
     {"rode-snr", {{"lr", "0.03"}, {"lr_rho", "0.3"}}},
     {"rode-fixed", {{"lr", "0.02"}}},
     {"muon", {{"lr", "0.05"}}},
@@ -76,12 +76,13 @@ const std::vector<Recipe> kRecipes = {
     {"adamw", {{"lr", "0.02"}, {"weight_decay", "0"}}},
     {"sgd", {{"lr", "0.1"}, {"weight_decay", "0"}}},
     {"lion", {{"lr", "0.02"}, {"weight_decay", "0"}}},
-    {"rode", {{"lr", "0.02"}, {"lr_rho", "0.3"}, {"state_dtype", "int8"}}},
+    {"rode", {{"lr", "0.08"}, {"radius", "learned"}, {"lr_rho", "0.3"}, {"state_dtype", "int8"}}},
     {"muon", {{"lr", "0.05"}, {"state_dtype", "int8"}}},
     {"mars-m", {{"lr", "0.05"}, {"weight_decay", "0"}, {"state_dtype", "int8"}}},
     {"adamw", {{"lr", "0.02"}, {"weight_decay", "0"}, {"state_dtype", "int8"}}},
     {"rode",
-     {{"lr", "0.02"},
+     {{"lr", "0.08"},
+      {"radius", "learned"},
       {"lr_rho", "0.3"},
       {"state_dtype", "int8"},
       {"state_rounding", "stochastic"}}},
@@ -104,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, Convergence, ::testing::ValuesIn(kRecipes),
 TEST(ConvergenceOfTheRadius, LearnedAndAdaptiveReachAnotherNormAndFixedDoesNot) {
   const testing::LeastSquares problem(4, {24, 16}, 1.6);
   EXPECT_LT(left_of_distance(kRecipes[0], problem), kArrived);
-  EXPECT_LT(left_of_distance({"rode", {{"lr", "0.02"}, {"radius", "adaptive"}}}, problem),
+  EXPECT_LT(left_of_distance({"rode", {{"lr", "0.08"}, {"radius", "adaptive"}}}, problem),
             kArrived);
   EXPECT_GT(left_of_distance({"rode-fixed", {{"lr", "0.02"}}}, problem), 0.1);
 }

@@ -30,7 +30,12 @@ Components averaged(const testing::LeastSquares& problem, double rate, Reproject
   testing::Values weight = problem.start();
   const Shape shape = testing::shape_of(problem.shape());
   Optimizer optimizer({{.name = "w", .value = view(weight.data(), shape), .grad = {}}},
-                      RodeOptions{.lr = rate, .lr_rho = 5 * rate, .reproject = reproject},
+                      RodeOptions{.lr = rate,
+                                  .lr_rho = 5 * rate,
+                                  .scale = RodeScale::kernel,
+                                  .radius = Radius::learned,
+                                  .reproject = reproject,
+                                  .nesterov = false},
                       {.route = Route::matrix, .overrides = {}});
   Components mean;
   for (int t = 0; t < steps; ++t) {

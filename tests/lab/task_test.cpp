@@ -57,6 +57,35 @@ std::string message(const std::string& from, const std::string& to) {
   return error_of([&] { (void)parse_task(replaced(from, to), "t", "t.toml"); });
 }
 
+TEST(Task, ReadsWhatIsAddedToItsSchedule) {
+  const std::string tail =
+      "warmup = 30\nschedule = \"wsd\"\ncooldown = 0.1\ncooldown_form = \"power\"\n"
+      "cooldown_power = 3\nmomentum_warmup = 50\nmomentum_start = 0.8\naverage_tail = 0.25";
+  const Task task = parse_task(replaced("warmup = 30", tail), "t", "t.toml");
+  const Task again = parse_task(to_toml(task), "t", "again");
+  for (const TrainSpec& train : {task.train, again.train}) {
+    EXPECT_EQ(train.schedule, "wsd");
+    EXPECT_EQ(train.cooldown, 0.1);
+    EXPECT_EQ(train.cooldown_form, "power");
+    EXPECT_EQ(train.cooldown_power, 3);
+    EXPECT_EQ(train.momentum_warmup, 50);
+    EXPECT_EQ(train.momentum_start, 0.8);
+    EXPECT_EQ(train.average_tail, 0.25);
+  }
+  // Not written where they do not act: runs of earlier versions have none of them.
+  const std::string plain = to_toml(parse_task(kTask, "t", "t.toml"));
+  for (const char* word : {"cooldown", "momentum_start", "average_tail"}) {
+    EXPECT_EQ(plain.find(word), std::string::npos) << word;
+  }
+  const auto refused = [](const std::string& line) { return message("warmup = 30", line); };
+  EXPECT_MENTIONS(refused("cooldown = 0.1"), "schedule 'wsd'");
+  EXPECT_MENTIONS(refused("schedule = \"wsd\"\ncooldown = 0"), "cooldown");
+  EXPECT_MENTIONS(refused("schedule = \"wsd\"\ncooldown_power = 2"), "cooldown_form 'power'");
+  EXPECT_MENTIONS(refused("momentum_start = 0.5"), "momentum_warmup");
+  EXPECT_MENTIONS(refused("average_tail = 1.5"), "average_tail");
+  EXPECT_MENTIONS(refused("warmup = 300\nschedule = \"wsd\""), "fewer warm-up");
+}
+
 TEST(Task, IsReadWithDefaults) {
   const Task task = parse_task(kTask, "t", "t.toml");
   EXPECT_EQ(task.model.kind, "qwen2");

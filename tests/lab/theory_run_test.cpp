@@ -84,8 +84,11 @@ class TheoryRun : public ::testing::Test {
   Scratch folder_;
 };
 
+const RodeOptions kPublished{
+    .scale = RodeScale::kernel, .radius = Radius::learned, .nesterov = false};
+
 TEST_F(TheoryRun, EveryCheckHoldsOnARightLog) {
-  write(RodeOptions{}, entry());
+  write(kPublished, entry());
   save(false);
   const Report found = report();
   EXPECT_TRUE(found.all_hold());
@@ -102,7 +105,7 @@ TEST_F(TheoryRun, EveryCheckFindsItsWrongFigure) {
   const auto broken = [&](const std::string& name, const char* key, double value) {
     Json matrix = entry();
     matrix[key] = value;
-    write(RodeOptions{}, matrix);
+    write(kPublished, matrix);
     EXPECT_FALSE(named(report(), name).holds) << name;
     EXPECT_FALSE(report().all_hold());
   };
@@ -115,7 +118,7 @@ TEST_F(TheoryRun, EveryCheckFindsItsWrongFigure) {
 }
 
 TEST_F(TheoryRun, MomentumAlongTheWeightIsNotAligned) {
-  write(RodeOptions{}, entry());
+  write(kPublished, entry());
   save(true);
   EXPECT_FALSE(named(report(), "run_alignment").holds);
 }
@@ -128,11 +131,11 @@ TEST_F(TheoryRun, AnAdaptiveRadiusIsNotThePapersAndIsNotCompared) {
 TEST_F(TheoryRun, RunsOfOtherOptimizersAndLogsWithoutFiguresAreRefused) {
   write(Method::by_name("muon"), entry());
   EXPECT_THROW(report(), Error);
-  write(RodeOptions{}, skipped());
+  write(kPublished, skipped());
   EXPECT_THROW(report(), Error);
   Json matrix = entry();
   matrix.erase("q");
-  write(RodeOptions{}, matrix);
+  write(kPublished, matrix);
   EXPECT_THROW(report(), Error);
 }
 

@@ -20,7 +20,12 @@ namespace {
 constexpr std::uint64_t kSeed = 1;
 
 RodeOptions rates(double lr, double lr_rho) {
-  return {.lr = lr, .lr_rho = lr_rho, .momentum = 0.9};
+  return {.lr = lr,
+          .lr_rho = lr_rho,
+          .scale = RodeScale::kernel,
+          .momentum = 0.9,
+          .radius = Radius::learned,
+          .nesterov = false};
 }
 
 Trace noisy(const RodeOptions& rode, double multiplier = 1) {

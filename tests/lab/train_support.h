@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -40,6 +41,14 @@ inline TrainOptions options_for(const Task& task, const std::string& optimizer,
   options.threads = 1;
   options.device = "cpu";
   return options;
+}
+
+inline std::vector<Json> of_kind(const std::filesystem::path& out, const std::string& kind) {
+  std::vector<Json> lines;
+  for (const Json& line : read_json_lines(out / "log.jsonl")) {
+    if (line.value("kind", "") == kind) lines.push_back(line);
+  }
+  return lines;
 }
 
 // Everything that does not depend on time.

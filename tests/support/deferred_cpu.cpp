@@ -6,6 +6,7 @@
 // copy of the jobs, which receives pointers, flags and constants at `refresh` and returns results
 // at `fetch`. Linked before the library's own make_cuda_backend.
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "backend/backend.h"
+#include "core/ring.h"
 #include "support/backend_under_test.h"
 
 namespace rode {
@@ -157,25 +159,52 @@ class DeferredCpu final : public Backend {
     std::size_t i = 0;
     far_.for_each([&](JobBase& job) { job.active = active_[i++]; });
     cpu_->step(far_, {context.multiplier, done_, context.refuse_all});
-    last_ = cpu_->fetch(far_);
+    note_refusal();
     if (!last_.refused) ++done_;
-    if (!last_.refused) return;
-    parameter_ = -1;
-    far_.for_each([&](const JobBase& job) {
-      const bool bad = job.active && !(job.finite && job.weight_finite);
-      if (bad && parameter_ < 0) parameter_ = static_cast<std::int64_t>(job.parameter);
-    });
+    keep();
   }
-  Fetched fetch(JobList& jobs) override {
+  void measure(JobList&) override {
+    const Reach reach;
+    std::size_t i = 0;
+    far_.for_each([&](JobBase& job) { job.active = active_[i++]; });
+    cpu_->measure(far_);
+  }
+  void fetch_measured(JobList& jobs) override {
     for_pairs(far_, jobs, [&](const auto& far, auto& near) {
       near.finite = far.finite;
       near.weight_finite = far.weight_finite;
       near.sums = far.sums;
-      near.active = near.active && far.active;
-      copy_results(far, near);
     });
-    return {last_.refused,          done_, last_.refused_steps, parameter_, last_.spoiled_steps,
-            last_.spoiled_parameter};
+  }
+  void compute(JobList&, const StepContext& context) override {
+    const Reach reach;
+    cpu_->compute(far_, {context.multiplier, done_, context.refuse_all});
+    note_refusal();
+  }
+  void apply(JobList&, const StepContext& context) override {
+    if (last_.refused) return keep();  // as a device does, which has not told the host
+    const Reach reach;
+    cpu_->apply(far_, {context.multiplier, done_, context.refuse_all});
+    last_ = cpu_->fetch(far_);
+    ++done_;
+    keep();
+  }
+  Fetched fetch(JobList& jobs) override {
+    bring(far_, jobs);
+    return outcome();
+  }
+  void keep_results(std::size_t steps) override {
+    kept_.assign(steps, {});
+    ring_ = Ring(steps);
+  }
+  void visit_kept(JobList& jobs, const std::function<void(const Fetched&)>& visit) override {
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      auto& [then, fetched] = kept_[ring_.at(i)];
+      jobs.for_each([](JobBase& job) { job.active = true; });
+      bring(then, jobs);
+      visit(fetched);
+    }
+    ring_.clear();
   }
 
   bool deferred() const override { return true; }
@@ -184,11 +213,39 @@ class DeferredCpu final : public Backend {
   void set_step(std::int64_t step) override { done_ = step; }
 
  private:
+  void note_refusal() {
+    last_ = cpu_->fetch(far_);
+    if (!last_.refused) return;
+    parameter_ = -1;
+    far_.for_each([&](const JobBase& job) {
+      const bool bad = job.active && !(job.finite && job.weight_finite);
+      if (bad && parameter_ < 0) parameter_ = static_cast<std::int64_t>(job.parameter);
+    });
+  }
+  static void bring(JobList& from, JobList& to) {
+    for_pairs(from, to, [&](const auto& far, auto& near) {
+      near.finite = far.finite;
+      near.weight_finite = far.weight_finite;
+      near.sums = far.sums;
+      near.active = near.active && far.active;
+      copy_results(far, near);
+    });
+  }
+  Fetched outcome() const {
+    return {last_.refused,          done_, last_.refused_steps, parameter_, last_.spoiled_steps,
+            last_.spoiled_parameter};
+  }
+  void keep() {
+    if (ring_.places() > 0) kept_[ring_.push()] = {far_, outcome()};
+  }
+
   std::unique_ptr<Backend> cpu_;
   JobList far_;
   std::vector<char> active_;
   Fetched last_;
   std::int64_t done_ = 0, parameter_ = -1;
+  Ring ring_;
+  std::vector<std::pair<JobList, Fetched>> kept_;
 };
 
 }  // namespace

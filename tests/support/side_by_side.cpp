@@ -18,6 +18,7 @@ reference::Treatment treatment_of(const Problem& problem) {
   treatment.matrix = problem.route != Route::rest && problem.shape.size() >= 2;
   treatment.in_out = problem.layout == Layout::in_out;
   treatment.blocks = problem.blocks;
+  treatment.experts = problem.experts;
   return treatment;
 }
 
@@ -50,7 +51,8 @@ EngineRun run_engine(const Method& method, const Problem& problem, EngineOptions
   test::Optimizer optimizer({{.name = kName,
                               .value = view(run.weight.data(), shape),
                               .grad = {},
-                              .layout = problem.layout}},
+                              .layout = problem.layout,
+                              .experts = problem.experts}},
                             test::in_fp32(method), {.route = problem.route, .overrides = {}},
                             std::move(engine));
   for (const Values& g : problem.gradients) {

@@ -31,6 +31,7 @@ struct Problem {
   std::vector<std::int64_t> blocks = {};  // as given by the method's option `splits`
   Route route = Route::matrix;
   double multiplier = 1.0;
+  bool experts = false;  // the first dimension counts matrices
 };
 
 Problem correlated_problem(std::uint64_t seed, const Extents& shape, std::size_t steps,

@@ -81,9 +81,22 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, EngineOptions engine)
     : rode::Optimizer(twins(std::move(groups)), on_tested_device(std::move(engine))) {}
 
 void Optimizer::step(double multiplier) {
+  around([&] { rode::Optimizer::step(multiplier); });
+}
+
+void Optimizer::step_in_phases(double multiplier, const std::function<void()>& between) {
+  around([&] {
+    prepare(multiplier);
+    if (between) between();
+    compute();
+    apply();
+  });
+}
+
+void Optimizer::around(const std::function<void()>& act) {
   upload();
   try {
-    rode::Optimizer::step(multiplier);
+    act();
     rode::Optimizer::check();
   } catch (...) {
     download();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -43,6 +44,10 @@ class Twins {
 };
 
 class Optimizer : private Twins, public rode::Optimizer {
+ private:
+  // Uploads, does it, checks and downloads.
+  void around(const std::function<void()>& act);
+
  public:
   Optimizer(std::vector<Parameter> parameters, Method method, Routing routing = {},
             EngineOptions engine = {});
@@ -50,6 +55,8 @@ class Optimizer : private Twins, public rode::Optimizer {
 
   // step() and check(): what a caller on the CPU gets from one step.
   void step(double multiplier = 1.0);
+  // The same in phases; `between` is called after `prepare`.
+  void step_in_phases(double multiplier = 1.0, const std::function<void()>& between = {});
   void bind_grad(std::size_t index, ConstTensorView grad);
   void bind_value(std::size_t index, TensorView value);
 };

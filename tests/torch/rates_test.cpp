@@ -12,7 +12,8 @@ TYPED_TEST_SUITE(RatesOfTheRest, Engines);
 
 TYPED_TEST(RatesOfTheRest, FollowLrAlsoAfterAnArchive) {
   LanguageModel model;
-  const double lr = TypeParam{}.lr, rest = *Method(TypeParam{}).number("lr_rest");
+  const Method own = TypeParam{};
+  const double lr = *own.number("lr"), rest = *own.number("lr_rest");
   OptimizerOf<TypeParam> routed(model, TypeParam{.lr = lr / 8});
   EXPECT_EQ(routed.options(1).get_lr(), rest / 8);
   routed.options(1).set_lr(0.5);

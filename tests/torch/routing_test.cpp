@@ -61,7 +61,7 @@ TEST(Routing, TakesOverridesAndLeavesFrozenOnesOut) {
 
 TEST(Routing, StepsAWholeModelWithOneObject) {
   LanguageModel model;
-  RODE optimizer(model, rode::RodeOptions{.lr = 3e-2, .lr_rho = 1e-2, .lr_rest = 3e-2});
+  RODE optimizer(model, rode::RodeOptions{.lr = 0.1, .lr_rho = 1e-2, .lr_rest = 3e-2});
   const double before = model.loss(0).item<double>();
   train(model, optimizer, 0, 40);
   EXPECT_LT(model.loss(0).item<double>(), 0.5 * before);

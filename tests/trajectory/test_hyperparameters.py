@@ -32,6 +32,7 @@ REST_SAME_RULE = [
     ("weight_decay", 0.5, {}, vectors),  # and weight_decay_rest weight_decay
     ("weight_decay_rest", 0.5, {}, vectors),
 ]
+CAUTIOUS_REST = [("cautious_decay", True, {"weight_decay_rest": 0.5}, vectors)]
 NEWTON_SCHULZ = [("ns_steps", 3, {}, matrices), ("ns_steps", 8, {}, matrices)]
 
 
@@ -68,7 +69,7 @@ RODE = [
     ("lr_rho", 5e-2, {}, matrices),
     ("lr_rho", 5e-2, {"radius": "adaptive"}, matrices),
     ("momentum", 0.5, {}, matrices),
-    ("floor", 0.5, {"lr_rho": 1.0}, pushed_inwards),
+    ("floor", 0.5, {"lr_rho": 1.0, "radius": "learned"}, pushed_inwards),
     ("floor", 0.99, {"lr_rho": 1.0, "radius": "adaptive"}, pushed_inwards),
     ("eps", 100.0, {"on_zero": "hold"}, matrices),  # above the norm: held
     ("on_zero", "hold", {}, from_zero),  # stays there
@@ -77,14 +78,14 @@ RODE = [
     ("eps_ns", 1e3, {}, matrices),  # above the momentum's norm: no direction
     ("reproject", "every", {}, disturbed),
     ("reproject", "final", {}, disturbed),
-    ("nesterov", True, {}, matrices),
-    ("radius", "adaptive", {}, matrices),
+    ("nesterov", False, {}, matrices),
+    ("radius", "learned", {}, matrices),
     ("radius", "fixed", {}, matrices),
-    ("radius_brake", 0.5, {"lr_rho": 1e-2}, pushed_outwards),
+    ("radius_brake", 0.5, {"lr_rho": 1e-2, "radius": "learned"}, pushed_outwards),
     ("radius_brake", 0.5, {"radius": "adaptive"}, pushed_outwards),
-    ("scale", "angle", {}, matrices),
-    ("scale", "angle", {"splits": "w=8+32"}, matrices),  # of the block, not of the whole
-    ("direction", "retraction", {"lr": 0.1}, big_rotation),
+    ("scale", "kernel", {}, matrices),
+    ("scale", "kernel", {"splits": "w=8+32"}, matrices),  # of the block, not of the whole
+    ("direction", "retraction", {"lr": 0.5}, big_rotation),
     ("direction", "fixed", {}, matrices),
     ("conditioner", "none", {}, matrices),
     ("coefficients", "you", {"reproject": "final"}, matrices),
@@ -103,8 +104,10 @@ RODE = [
     ("splits", "*=8+32", {}, matrices),
     ("normalize", "rows", {}, matrices),
     ("row_beta", 0.2, {"normalize": "rows"}, matrices),
+    ("radius_scope", "rows", {"reproject": "final"}, matrices),
     *NEWTON_SCHULZ,
     *REST_ADAMW,
+    *CAUTIOUS_REST,
 ]
 MUON = [
     ("lr", 5e-2, {}, matrices),
@@ -122,8 +125,12 @@ MUON = [
     ("splits", "w=2", {}, matrices),
     ("normalize", "rows", {}, matrices),
     ("row_beta", 0.2, {"normalize": "rows"}, matrices),
+    ("cautious_decay", True, {"weight_decay": 0.3}, matrices),
+    ("cautious_decay", True, {"weight_decay": 0.3, "normalize": "rows"}, matrices),
+    ("cautious_decay", True, {"weight_decay": 0.3, "splits": "w=8+32"}, matrices),
     *NEWTON_SCHULZ,
     *REST_ADAMW,
+    *CAUTIOUS_REST,
 ]
 
 
@@ -137,13 +144,24 @@ CASES = {
         ("lr", 1e-2, {}, matrices),
         ("lr_rho", 5e-2, {}, matrices),
         ("snr", False, {}, matrices),
-        ("snr", False, {}, vectors),  # other default rates, to which lr is compared
+        ("snr", False, {}, vectors),  # other default rates
         ("lr_rest", 1e-2, {}, vectors),
     ],
     "rode-fixed": [
         ("lr", 5e-3, {}, matrices),
         ("radius", "learned", {"lr_rho": 1e-2}, matrices),
         ("momentum", 0.5, {}, matrices),
+        ("lr_rest", 1e-2, {}, vectors),
+    ],
+    "rode-paper": [
+        ("lr", 5e-3, {}, matrices),
+        ("scale", "angle", {}, matrices),
+        ("snr", True, {}, vectors),  # other default rates
+        ("lr_rho", 5e-2, {}, matrices),
+        ("nesterov", True, {}, matrices),
+        ("radius", "adaptive", {}, matrices),
+        ("reproject", "guarded", {}, disturbed),
+        ("on_zero", "rest", {}, from_zero),
         ("lr_rest", 1e-2, {}, vectors),
     ],
     "muon": MUON,
@@ -159,6 +177,23 @@ CASES = {
         ("constraint", "none", {}, matrices),
         ("momentum", 0.5, {}, matrices),
         ("lr_rest", 1e-2, {}, vectors),
+    ],
+    "muown": [
+        ("lr", 1e-2, {}, matrices),
+        ("lr_rho", 5e-2, {}, matrices),
+        ("weight_decay", 0.5, {}, matrices),
+        ("momentum", 0.5, {}, matrices),
+        ("nesterov", False, {}, matrices),
+        ("betas_radius", (0.5, 0.95), {}, matrices),
+        ("betas_radius", (0.9, 0.5), {}, matrices),
+        ("eps_radius", 1.0, {}, matrices),
+        ("eps", 1.0, {}, lambda: matrices(1)),
+        ("coefficients", "you", {}, matrices),
+        ("coefficients", "polar_express", {}, matrices),
+        ("coefficients", "four", {}, matrices),
+        ("splits", "w=2", {}, matrices),
+        *NEWTON_SCHULZ,
+        *REST_ADAMW,
     ],
     "soap": [
         ("lr", 1e-2, {}, soap_case),
@@ -181,8 +216,10 @@ CASES = {
         ("coefficients", "you", {}, matrices),
         ("coefficients", "polar_express", {}, matrices),
         ("coefficients", "four", {}, matrices),
+        ("cautious_decay", True, {"weight_decay": 0.5}, matrices),
         *NEWTON_SCHULZ,
         *REST_ADAMW,
+        *CAUTIOUS_REST,
     ],
     "ademamix": [
         ("lr", 1e-3, {}, matrices),
@@ -203,7 +240,10 @@ CASES = {
         ("betas", (0.9, 0.6), {}, matrices),
         ("eps", 1e-2, {}, matrices),
         ("maximize", True, {}, matrices),
+        ("cautious_decay", True, {"weight_decay": 0.5}, matrices),
+        ("cautious_decay", True, {"weight_decay": 0.5, "maximize": True}, matrices),
         *REST_SAME_RULE,
+        *CAUTIOUS_REST,
     ],
     "adafactor": [
         ("lr", 5e-3, {}, matrices),
@@ -219,7 +259,9 @@ CASES = {
         ("weight_decay", 30.0, {}, matrices),
         ("betas", (0.2, 0.99), {}, matrices),
         ("betas", (0.9, 0.5), {}, matrices),
+        ("cautious_decay", True, {"weight_decay": 30.0}, matrices),
         *REST_SAME_RULE,
+        ("cautious_decay", True, {"weight_decay_rest": 30.0}, vectors),
     ],
     "sgd": [
         ("lr", 0.3, {}, matrices),
@@ -263,6 +305,7 @@ def test_every_option_has_a_case():
     covered_by_family = {
         "rode-snr": "rode",
         "rode-fixed": "rode",
+        "rode-paper": "rode",
         "muon-rms": "muon",
         "muon-normproj": "muon",
     }

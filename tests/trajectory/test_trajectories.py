@@ -17,11 +17,11 @@ from compare import (
 from problems import aligned, parse_shape, problem, with_soap_state
 
 SHAPES = ["1x1", "1x7", "7x1", "64x64", "96x32", "32x96"]
-RODE_FAMILY = ["rode", "rode-snr", "rode-fixed"]
+RODE_FAMILY = ["rode", "rode-snr", "rode-fixed", "rode-paper"]
 ALL = [name for name in oracles.DEFAULTS if name != "soap"]  # soap: below, it needs care
 
 RODE_VARIANTS = [
-    {"radius": "adaptive"},
+    {"radius": "learned"},
     {"radius": "adaptive", "lr_rho": 5e-2, "snr": True},
     {"radius": "fixed"},
     {"direction": "retraction", "lr": 2e-2},
@@ -44,13 +44,17 @@ RODE_VARIANTS = [
     {"coefficients": "four", "reproject": "final"},
     {"coefficients": "four", "reproject": "final", "ns_form": "gram"},
     {"coefficients": "four", "normalize": "rows"},
-    {"nesterov": True},
-    {"nesterov": True, "snr": True},
+    {"nesterov": False},
+    {"nesterov": False, "snr": True},
     {"splits": "w=2"},
     {"splits": "w=8+8+16", "snr": True, "radius": "fixed"},
     {"normalize": "rows"},
     {"normalize": "rows", "splits": "w=8+8+16", "row_beta": 0.5},
-    {"scale": "angle", "splits": "w=8+8+16", "radius_brake": 0.5},
+    {"scale": "kernel", "splits": "w=8+8+16", "radius_brake": 0.5},
+    {"radius_scope": "rows", "reproject": "final"},
+    {"radius_scope": "rows", "reproject": "final", "radius": "adaptive", "nesterov": True},
+    {"radius_scope": "rows", "reproject": "final", "radius": "fixed", "normalize": "rows"},
+    {"radius_scope": "rows", "reproject": "final", "splits": "w=8+8+16", "scale": "kernel"},
 ]
 MUON_VARIANTS = [
     {"nesterov": False},

@@ -35,18 +35,19 @@ TEST(NsPlan, EveryMatrixIsInOneBatch) {
 
 TEST(NsPlan, MemoryOfRolesIsApart) {
   for (const Reproject reproject : {Reproject::guarded, Reproject::final}) {
-    for (const Batch& batch : plan_batches(mixed(reproject), {.workspace_limit = 512 * kMega})) {
+    std::vector<NsMatrix> matrices = mixed(reproject);
+    for (std::size_t i = 1; i < matrices.size(); i += 2) matrices[i].dtype = NsDType::fp8;
+    for (const Batch& batch : plan_batches(matrices, {.workspace_limit = 512 * kMega})) {
       std::map<std::size_t, std::size_t> spans;
-      const std::size_t element = element_bytes(batch.program.dtype);
       for (const Bucket& bucket : batch.buckets) {
         for (int role = 0; role < kRoles; ++role) {
           const RoleMemory& memory = bucket.memory[role];
           if (!memory.used || role == kRoleXGram || role == kRoleYGram) continue;
           EXPECT_GE(memory.stride, memory.cols);
-          EXPECT_EQ(memory.stride * 2 % 16, 0) << "TMA needs 16 bytes";
+          EXPECT_EQ(memory.stride * memory.bytes % 16, 0) << "TMA needs 16 bytes";
           EXPECT_EQ(memory.offset % 128, 0U);
           const auto bytes =
-              static_cast<std::size_t>(memory.matrix_stride * bucket.count) * element;
+              static_cast<std::size_t>(memory.matrix_stride * bucket.count * memory.bytes);
           EXPECT_TRUE(spans.emplace(memory.offset, memory.offset + bytes).second);
         }
       }
@@ -156,6 +157,36 @@ TEST(NsPlan, LaunchesAreNewtonSchulzInEitherForm) {
           EXPECT_LT(error, 1e-10) << rows << "x" << cols << ", " << steps << " steps";
         }
       }
+    }
+  }
+}
+
+// The split form keeps its iterate in place: with both copies in e4m3 it has as many bytes as bf16,
+// and depths of 128 bytes instead of 64 elements.
+TEST(NsPlan, TheSplitFormNeedsNoMoreMemoryThanBf16) {
+  for (const auto& [rows, cols] : {std::pair{8960, 1536}, {1536, 8960}, {768, 768}, {4500, 1333}}) {
+    NsMatrix one = matrix(rows, cols);
+    const Batch half = plan_batches({one}, {.workspace_limit = kMega}).front();
+    one.dtype = NsDType::fp8;
+    one.form = NsForm::gram;  // it has none
+    const Batch split = plan_batches({one}, {.workspace_limit = kMega}).front();
+    EXPECT_FALSE(split.program.gram);
+    EXPECT_EQ(split.result, kRoleX);
+    EXPECT_LT(static_cast<double>(split.bytes), 1.02 * static_cast<double>(half.bytes));
+    const Bucket& bucket = split.buckets.front();
+    const std::int64_t n = bucket.short_side(), m = bucket.long_side();
+    EXPECT_EQ(bucket.memory[kRoleXLong].rows, n);
+    EXPECT_EQ(bucket.memory[kRoleXLong].cols, m);
+    EXPECT_EQ(bucket.memory[kRoleXShort].rows, m);
+    EXPECT_EQ(bucket.memory[kRoleXShort].cols, n);
+    EXPECT_EQ(split.products.size(), 15U);
+    for (const ProductItem& item : split.lists[kGramList].items) {
+      EXPECT_EQ(item.depth, (m + kTileDepthE4m3 - 1) / kTileDepthE4m3);
+      EXPECT_EQ(item.order, OperandOrder::k_k);
+    }
+    for (const ProductItem& item : split.lists[kApplyList].items) {
+      EXPECT_EQ(item.depth, (n + kTileDepthE4m3 - 1) / kTileDepthE4m3);
+      EXPECT_EQ(item.order, bucket.tall() ? OperandOrder::k_k : OperandOrder::k_n);
     }
   }
 }

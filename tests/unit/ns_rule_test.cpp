@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranges of the Newton-Schulz polynomials, from which guards are made, and the Schatten-4
-// start.
+// The ranges of the Newton-Schulz polynomials, from which guards are made, the Schatten-4 start,
+// the segments of the Gram form, and what is written of its result.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -8,7 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "rules/matrix_step.h"
+#include "rules/muon_rule.h"
 #include "rules/newton_schulz_rule.h"
+#include "rules/rode_rule.h"
 
 namespace rode {
 namespace {
@@ -105,7 +107,22 @@ TEST(NsRule, ThePublishedGuardIsACaseOfItBitForBit) {
     for (const NsDType dtype : kTypes) {
       EXPECT_EQ(rules::guard_factor(ns_guard(Coefficients::jordan, i & 3, 5, dtype), t), published);
     }
-    EXPECT_EQ(rules::guard_factor(t), published);
+  }
+}
+
+TEST(NsRule, TheGuardOfE4m3LeavesItsMargin) {
+  for (const Coefficients set : kSets) {
+    const double margin = rules::guard_margin(set, NsDType::fp8);
+    EXPECT_GE(margin, 0.01);
+    for (int k = 0; k + 1 < iterations(set); ++k) {
+      const rules::NsGuard guard = ns_guard(set, k, iterations(set), NsDType::fp8);
+      EXPECT_GT(rules::guard_factor(guard, 0), 1 - margin);
+      const double room = k + 2 < iterations(set) ? 1 + margin : 1;
+      for (const double t : {-4.0, 0.0, 0.03, 0.5}) {
+        const double most = rules::guard_factor(guard, t) * (guard.output + std::abs(t));
+        EXPECT_LE(most * room, ns_range(set, k + 1).input * (1 + 1e-15));
+      }
+    }
   }
 }
 
@@ -135,6 +152,54 @@ TEST(NsRule, TheSchattenStartHasNormOneAndKeepsAShortStartShort) {
   EXPECT_NEAR(scale_of({0, 0, 0, 0}), std::sqrt(2), 1e-12);
   const rules::NsTriple p = ns_triple(Coefficients::four, 0), q = rules::of_scaled(p, 1.5);
   for (const double x : {0.1, 0.4, 0.66}) EXPECT_NEAR(at(q, x), at(p, 1.5 * x), 1e-12);
+}
+
+TEST(NsRule, SegmentsOfTheGramFormFollowOneAnotherUntilTheLastIteration) {
+  const auto ends = [](Coefficients set, int steps) {
+    std::vector<int> found;
+    for (int k = 0; k < steps; k = found.back()) {
+      found.push_back(rules::gram_segment_end(set, k, steps));
+    }
+    return found;
+  };
+  EXPECT_EQ(ends(Coefficients::jordan, 5), (std::vector<int>{3, 5}));
+  EXPECT_EQ(ends(Coefficients::jordan, 2), (std::vector<int>{2}));
+  EXPECT_EQ(ends(Coefficients::polar_express, 5), (std::vector<int>{1, 3, 5}));
+  EXPECT_EQ(ends(Coefficients::you, 4), (std::vector<int>{1, 3, 4}));
+  EXPECT_EQ(ends(Coefficients::four, 4), (std::vector<int>{2, 4}));
+}
+
+// One choice for both backends: what is written of an iterate, and what without one.
+TEST(MatrixStep, WriteBackTakesTheSumsOfWhatIsWritten) {
+  rules::RodeConstants rode{};
+  rode.lr = 0.1;
+  rode.direction = Direction::geodesic;
+  rode.conditioner = Conditioner::newton_schulz;
+  rules::RodeScalars scalars{};
+  scalars.rho = scalars.rho_next = 2;
+  scalars.gamma = 1;
+  scalars.direction = true;
+  const rules::NormalizedRows rows{0.5, 0.25, 4};
+  const auto q = [&](const rules::KnownIterate& iterate) {
+    return rules::write_back(rode, 1, 1, scalars, iterate).q;
+  };
+  EXPECT_EQ(q({false, {3, 25}, nullptr}), 0);
+  EXPECT_DOUBLE_EQ(q({true, {3, 25}, nullptr}), 4);
+  EXPECT_DOUBLE_EQ(q({true, {3, 25}, &rows}), std::sqrt(4 - 0.125 * 0.125));
+  EXPECT_EQ(rules::write_back(rode, 1, 1, scalars, {false, {3, 25}, nullptr}).x, 0);
+  const rules::MatrixWrite with = rules::write_back(rode, 1, 1, scalars, {true, {3, 25}, &rows});
+  EXPECT_DOUBLE_EQ(with.u, -0.5 * with.x);
+  rode.conditioner = Conditioner::none;
+  EXPECT_DOUBLE_EQ(q({true, {3, 25}, nullptr}), 1);  // a start of norm 1 that is tangent
+
+  rules::MuonConstants muon{};
+  muon.lr = 0.1;
+  EXPECT_EQ(rules::write_back(muon, 1, 1, 9, 0, {false, {}, nullptr}).x, 0);
+  EXPECT_DOUBLE_EQ(rules::write_back(muon, 1, 1, 9, 0, {true, {}, nullptr}).x, -0.1);
+  muon.constraint = MuonConstraint::hyperball;
+  // The moved matrix has the radius again: w^2 ww + 2 w x wo + x^2 oo.
+  const rules::MatrixWrite held = rules::write_back(muon, 1, 1, 9, 3, {true, {1, 4}, nullptr});
+  EXPECT_NEAR(held.w * held.w * 9 + 2 * held.w * held.x + held.x * held.x * 4, 9, 1e-12);
 }
 
 }  // namespace

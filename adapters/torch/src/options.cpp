@@ -2,7 +2,10 @@
 // Options to and from archives, and to a live engine.
 #include "rode/torch/options.h"
 
+#include <array>
+#include <charconv>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "rode/error.h"
@@ -80,7 +83,8 @@ RateCoupling GroupOptions::coupling() const {
 
 template <class E>
 double Options<E>::get_lr() const {
-  return rule == GroupRule::rest ? method().number("lr_rest").value_or(this->lr) : this->lr;
+  // Every optimizer has both.
+  return method().number(rule == GroupRule::rest ? "lr_rest" : "lr").value_or(0);
 }
 
 template <class E>
@@ -127,13 +131,23 @@ Method Options<E>::method() const {
 
 template <class E>
 void Options<E>::adopt() {
-  method();  // throws where a value is refused
+  // Throws where a value is refused. A rate that follows other options is this number from now on:
+  // torch's schedulers and archives know numbers alone.
+  this->lr = method().number("lr").value_or(0);
   initial_lr = get_lr();
 }
 
 template <class E>
 void Options<E>::assign(const GroupOptions& other) {
   *this = dynamic_cast<const Options&>(other);
+}
+
+template <class E>
+void Options<E>::set_number(std::string_view key, double value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value);
+  const Method changed = method().with({{std::string(key), std::string(text.data(), end.ptr)}});
+  static_cast<E&>(*this) = *changed.template get_if<E>();
 }
 
 template <class E>

@@ -51,6 +51,30 @@ std::string describe(const at::Tensor& tensor) {
   return out.str();
 }
 
+void check_parameter(const std::string& name, const at::Tensor& parameter) {
+  if (!is_stepped(parameter.scalar_type()) || parameter.layout() != at::kStrided) {
+    throw Error(ErrorKind::dtype, "parameters",
+                "parameter '" + name + "' is " + describe(parameter) +
+                    "; expected a dense one, Float or BFloat16; convert the module");
+  }
+  const c10::Device device = parameter.device();
+  if (!device.is_cpu() && !device.is_cuda()) {
+    throw Error(ErrorKind::unsupported, "parameters",
+                "parameter '" + name + "' is on " + device.str() + "; expected cpu or cuda");
+  }
+}
+
+void check_gradient(const std::string& name, const at::Tensor& grad, const at::Tensor& parameter) {
+  if (grad.layout() == at::kStrided && grad.device() == parameter.device() &&
+      grad.sizes() == parameter.sizes()) {
+    return;
+  }
+  throw Error(ErrorKind::shape, "step",
+              "gradient of '" + name + "' is " + describe(grad) +
+                  "; expected a dense one like the parameter, " + describe(parameter) +
+                  (grad.layout() != at::kStrided ? "; use sparse(false) in its module" : ""));
+}
+
 void refuse_shared_memory(const std::vector<std::string>& names,
                           const std::vector<at::Tensor>& tensors) {
   std::map<const void*, std::size_t> seen;

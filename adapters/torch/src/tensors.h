@@ -25,6 +25,10 @@ inline DType stepped_dtype(at::ScalarType type) {
 Shape shape_of(const at::Tensor& tensor);
 std::string describe(const at::Tensor& tensor);  // "Float (3, 4) on cpu"
 
+// Throw where the engine cannot step it.
+void check_parameter(const std::string& name, const at::Tensor& parameter);
+void check_gradient(const std::string& name, const at::Tensor& grad, const at::Tensor& parameter);
+
 // Throws where two tensors begin at the same address: they would be stepped twice.
 void refuse_shared_memory(const std::vector<std::string>& names,
                           const std::vector<at::Tensor>& tensors);

@@ -64,9 +64,9 @@ struct Result {
   std::size_t workspace_bytes = 0;
 };
 
-double timed_step(Optimizer& optimizer) {
+double timed_step(Optimizer& optimizer, const BenchArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  optimizer.step();
+  step_as_asked(optimizer, arguments);
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   return elapsed.count();
@@ -83,6 +83,7 @@ Result measure(const BenchArguments& arguments, const Model& model, const Method
   EngineOptions engine;
   engine.threads = threads;
   engine.batched = !arguments.loop;
+  engine.phases = arguments.phases;
   engine.cuda_products = cuda_products_of(arguments.products);
   Optimizer optimizer(tensors.parameters, method, routing, engine);
   std::optional<Products> products;
@@ -92,12 +93,12 @@ Result measure(const BenchArguments& arguments, const Model& model, const Method
     result.flops = products->flops();
   }
   for (int i = 0; i < arguments.warmup; ++i) {
-    (void)timed_step(optimizer);
+    (void)timed_step(optimizer, arguments);
     if (products) (void)products->run_ms();
   }
   // Alternating, so that a machine that slows down slows both.
   for (int i = 0; i < arguments.repeat; ++i) {
-    result.step.ms.push_back(timed_step(optimizer));
+    result.step.ms.push_back(timed_step(optimizer, arguments));
     if (products) result.products.ms.push_back(products->run_ms());
   }
   result.state_bytes = optimizer.state_bytes();
@@ -125,6 +126,7 @@ Json to_json(const BenchArguments& arguments, const Model& model, const Method& 
                {"route", to_string(model.route)},
                {"backend", "cpu"},
                {"batched", !arguments.loop},
+               {"phases", arguments.phases},
                {"threads", threads},
                {"repeat", arguments.repeat},
                {"warmup", arguments.warmup},
@@ -229,8 +231,9 @@ void add_bench_command(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command
-      ->add_flag("--table,--all", a->table,
-                 "CUDA: seven pairs of shapes and optimizer, instead of --shapes and --optimizer")
+      ->add_flag(
+          "--table,--all", a->table,
+          "CUDA: 21 rows of shapes, optimizer and options, instead of --shapes and --optimizer")
       ->excludes(shapes)
       ->excludes(optimizer)
       ->excludes(settings);
@@ -250,6 +253,7 @@ void add_bench_command(CLI::App& app) {
   command->add_option("--peers-only", a->peers_only, "Comma-separated peers of the script to run")
       ->needs("--peers");
   command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  command->add_flag("--phases", a->phases, "Steps in phases: prepare, compute, apply");
   command->add_option("--dtype", a->dtype, "CUDA: type of weights and gradients")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();

@@ -6,6 +6,16 @@
 
 namespace rode::cli {
 
+void step_as_asked(Optimizer& optimizer, const BenchArguments& arguments) {
+  if (!arguments.phases) {
+    optimizer.step();
+    return;
+  }
+  optimizer.prepare();
+  optimizer.compute();
+  optimizer.apply();
+}
+
 double Times::quantile(double p) {
   std::ranges::sort(ms);
   const double at = p * static_cast<double>(ms.size() - 1);

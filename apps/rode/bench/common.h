@@ -24,6 +24,7 @@ struct BenchArguments {
   int repeat = 0;   // 0: 3 on the CPU, 50 on CUDA
   int warmup = -1;  // negative: 1 on the CPU, 10 on CUDA
   bool loop = false;
+  bool phases = false;            // prepare, compute and apply instead of step
   std::string products = "auto";  // CUDA: which kernels multiply
   bool table = false;
   bool json = false;
@@ -31,6 +32,9 @@ struct BenchArguments {
   std::string peers;  // script; empty: the backend's own
   std::string peers_only;
 };
+
+// One step, whole or in phases.
+void step_as_asked(Optimizer& optimizer, const BenchArguments& arguments);
 
 struct Times {
   std::vector<double> ms;

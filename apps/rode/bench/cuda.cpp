@@ -151,6 +151,7 @@ Set make_set(Backend& backend, const Noise& noise, const BenchArguments& argumen
   engine.device = Device::cuda;
   engine.stream = stream.get();
   engine.batched = !arguments.loop;
+  engine.phases = arguments.phases;
   engine.cuda_products = cuda_products_of(arguments.products);
   set.optimizer =
       std::make_unique<Optimizer>(std::move(parameters), method, Routing{model.route, {}}, engine);
@@ -270,7 +271,7 @@ CudaSteps time_cuda_steps(const BenchArguments& arguments, const Model& model,
     sets.push_back(make_set(*backend, noise, arguments, model, method, seed, stream));
   }
   const auto step = [&](int i) {
-    sets[static_cast<std::size_t>(i % result.sets)].optimizer->step();
+    step_as_asked(*sets[static_cast<std::size_t>(i % result.sets)].optimizer, arguments);
   };
   // Each set is past its first steps, which allocate and capture.
   const int warmup = std::max(arguments.warmup, 3 * result.sets);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode bench step --backend cuda`: one step, or a table of them, beside the machine's ceilings.
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bench/common.h"
 #include "bench/cuda.h"
@@ -25,24 +25,41 @@ namespace {
 struct Row {
   const char* shapes;
   const char* optimizer;
-  const char* setting;  // empty: the defaults
+  std::vector<std::string> settings = {};  // none: the defaults
   const char* dtype = "f32";
+  const char* products = nullptr;  // null: those of --products
 };
-constexpr std::array<Row, 9> kTable = {{
-    {"qwen2-114m", "rode", ""},
-    {"gpt2", "rode", ""},
-    {"resnet50", "rode", ""},
-    {"qwen2-1.5b", "rode", ""},
-    {"qwen2-1.5b", "rode", "reproject=final"},
-    {"qwen2-114m", "muon-rms", ""},
-    {"qwen2-1.5b", "muon-rms", ""},
-    {"qwen2-114m", "rode", "", "bf16"},
-    {"qwen2-1.5b", "rode", "", "bf16"},
-}};
+
+std::vector<Row> table_rows() {
+  const std::string four = "coefficients=four", int8 = "state_dtype=int8";
+  return {
+      {"qwen2-114m", "rode"},
+      {"qwen2-114m", "rode", {four}},
+      {"qwen2-114m", "rode", {four, int8}},
+      {"gpt2", "rode"},
+      {"gpt2", "rode", {four}},
+      {"resnet50", "rode"},
+      {"resnet50", "rode", {four}},
+      {"qwen2-1.5b", "rode"},
+      {"qwen2-1.5b", "rode", {int8}},
+      {"qwen2-1.5b", "rode", {four}},
+      {"qwen2-1.5b", "rode", {four, int8}},
+      {"qwen2-1.5b", "rode", {"reproject=final"}},
+      {"qwen2-114m", "muon-rms"},
+      {"qwen2-114m", "muon-rms", {four}},
+      {"qwen2-1.5b", "muon-rms"},
+      {"qwen2-1.5b", "muon-rms", {four}},
+      {"qwen2-114m", "rode", {}, "bf16"},
+      {"qwen2-1.5b", "rode", {}, "bf16"},
+      {"qwen2-1.5b", "rode", {four, int8}, "bf16"},
+      {"qwen2-114m", "rode", {}, "f32", "tensor-cores"},
+      {"qwen2-114m", "rode", {four}, "f32", "tensor-cores"},
+  };
+}
 
 // What a step cannot go below: operations at the rate of large products, bytes at that of a
 // copy. A managed number is read as W, g, B and written as W, B, one that AdamW steps as W, g, two
-// moments, and W and the moments; momentum and moments are fp32.
+// moments, and W and the moments. Momentum and moments are fp32, or the first of them int8.
 struct Work {
   double full_flops = 0;
   double symmetric_flops = 0;  // one triangle of what is symmetric
@@ -64,8 +81,10 @@ Work work_of(const Model& model, const Method& method, const std::string& dtype)
     work.symmetric_flops += matrix.iterations * rules::symmetric_iteration_flops(m, n);
   }
   const double given = 3.0 * (dtype == "bf16" ? 2 : 4);  // W twice, g
-  work.bytes = (given + (adamw ? 16 : 8)) * static_cast<double>(counts.managed) +
-               (given + 16) * static_cast<double>(counts.delegated);
+  const Json options = options_json(method);
+  const double first = options.value("state_dtype", Json()) == "int8" ? 2 : 8;  // read and written
+  work.bytes = (given + first + (adamw ? 8 : 0)) * static_cast<double>(counts.managed) +
+               (given + first + 8) * static_cast<double>(counts.delegated);
   return work;
 }
 
@@ -111,6 +130,7 @@ Json measure(const BenchArguments& arguments) {
                {"dtype", arguments.dtype},
                {"products", arguments.products},
                {"batched", !arguments.loop},
+               {"phases", arguments.phases},
                {"repeat", arguments.repeat},
                {"warmup", arguments.warmup},
                {"input_sets", steps.sets},
@@ -182,6 +202,7 @@ void print_rows(const Json& rows) {
     std::string name = row["optimizer"].get<std::string>();
     for (const Json& setting : row["set"]) name += " " + setting.get<std::string>();
     if (row["dtype"] != "f32") name += ", " + row["dtype"].get<std::string>();
+    if (row["products"] != "auto") name += ", " + row["products"].get<std::string>();
     table.push_back({row["shapes"].get<std::string>(), std::move(name),
                      fmt::format("{:.3f}", row["median_ms"].get<double>()),
                      fmt::format("{:.3f}", row["spread_ms"].get<double>()),
@@ -237,16 +258,18 @@ void run_table(const BenchArguments& arguments) {
   std::vector<BenchArguments> rows;
   Json results = Json::array();
   Json peers = Json::object();
-  for (const Row& wanted : kTable) {
+  for (const Row& wanted : table_rows()) {
     BenchArguments row = arguments;
     row.shapes = wanted.shapes;
     row.optimizer = wanted.optimizer;
-    if (*wanted.setting != '\0') row.settings = {wanted.setting};
+    row.settings = wanted.settings;
     row.dtype = wanted.dtype;
+    if (wanted.products != nullptr) row.products = wanted.products;
     results.push_back(measure(row));
     // A table takes minutes: its rows are printed as they finish.
-    fmt::print(stderr, "rode: note: {} on {}, {}: {:.3f} ms\n", row.optimizer, row.shapes,
-               row.dtype, results.back()["median_ms"].get<double>());
+    fmt::print(stderr, "rode: note: {} {} on {}, {}, products {}: {:.3f} ms\n", row.optimizer,
+               fmt::join(row.settings, " "), row.shapes, row.dtype, row.products,
+               results.back()["median_ms"].get<double>());
     rows.push_back(std::move(row));
   }
   if (arguments.with_peers) {

@@ -26,7 +26,9 @@ struct ReportArguments {
 
 std::filesystem::path folder_of(const ReportArguments& arguments) {
   if (!arguments.out.empty()) return arguments.out;
-  if (arguments.folders.size() == 1) return arguments.folders.front();
+  if (arguments.folders.size() == 1 && !std::filesystem::is_regular_file(arguments.folders[0])) {
+    return arguments.folders.front();
+  }
   throw UsageError(
       fmt::format("{} folders and no --out; expected the folder of the report, such as --out "
                   "report",
@@ -108,7 +110,8 @@ void add_report_command(CLI::App& app) {
       "report", "Make tables and figures of runs from their logs, over several folders and tasks");
   command
       ->add_option("DIR", arguments->folders,
-                   "folders of runs: every folder below with a run.json is one")
+                   "folders of runs: every folder below with a run.json is one; or files of 'rode "
+                   "bench systems' and results.json of 'rode evaluate'")
       ->required();
   command->add_option("--out", arguments->out,
                       "folder of the report (default: DIR, where there is one)");
@@ -131,6 +134,7 @@ void add_report_command(CLI::App& app) {
       "  rode report runs/tiny-lm\n"
       "  rode report runs/wiki-114m --base muon-rms --out report\n"
       "  rode report runs/gpt2 runs/qwen2-114m --out report --format html,csv,latex\n"
+      "  rode report runs finetuned/* systems.json --out report\n"
       "  rode report runs --out report --json");
   command->callback([arguments] { run_report(*arguments); });
 }

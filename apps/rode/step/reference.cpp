@@ -95,7 +95,7 @@ void refuse_narrow_options(const StepInput& input, const StepPlan& plan) {
   };
   refuse("state_dtype", {"bf16"});
   if (option_value(plan.method, "state_dtype") == "int8") refuse("state_rounding", {"stochastic"});
-  refuse("ns_dtype", {"bf16", "fp16"});
+  refuse("ns_dtype", {"bf16", "fp16", "fp8"});
   if (bf16) refuse("rounding", {"stochastic", "exact"});
 }
 
@@ -136,8 +136,9 @@ std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
     item.treatment.matrix = entry.treatment == Treatment::matrix;
     item.treatment.in_out = parameter.layout == Layout::in_out;
     const Shape& shape = parameter.value.shape;
+    item.treatment.experts = entry.experts;
     if (item.treatment.matrix && shape.rank() >= 2) {
-      const int fan_out = item.treatment.in_out ? shape.rank() - 1 : 0;
+      const int fan_out = item.treatment.in_out ? shape.rank() - 1 : entry.experts ? 1 : 0;
       item.treatment.blocks = splits.blocks(parameter.name, shape[fan_out]);
     }
     item.value = read(parameter.value);
@@ -145,7 +146,8 @@ std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
       item.state = reference::initial_state(optimizer, settings, item.treatment, item.value);
     }
     if (item.treatment.matrix && optimizer.starts_with("rode")) {
-      item.diagnostics.assign(item.treatment.blocks.size(), kSkipped);
+      const auto experts = static_cast<std::size_t>(entry.experts ? shape[0] : 1);
+      item.diagnostics.assign(experts * item.treatment.blocks.size(), kSkipped);
     }
     items.push_back(std::move(item));
   }

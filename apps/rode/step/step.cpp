@@ -19,7 +19,7 @@ namespace rode::cli {
 namespace {
 
 struct StepArguments {
-  std::string optimizer;
+  std::string optimizer, preset;
   std::vector<std::string> settings;
   std::string in;
   std::string out;
@@ -77,7 +77,9 @@ OnBadGradient policy(const std::string& text) {
 }
 
 StepPlan make_plan(const StepArguments& arguments) {
-  StepPlan plan{make_method(arguments.optimizer, arguments.settings),
+  const std::string name =
+      arguments.preset.empty() ? arguments.optimizer : arguments.optimizer + "-" + arguments.preset;
+  StepPlan plan{make_method(name, arguments.settings),
                 make_routing(arguments),
                 {},
                 make_schedule(arguments),
@@ -158,6 +160,8 @@ void add_step_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("step", "Update tensors from a safetensors file");
   command->add_option("--optimizer", a->optimizer, "Name as listed by 'rode optimizers'")
       ->required();
+  command->add_option("--preset", a->preset,
+                      "Preset of the optimizer: 'paper' of rode is the name 'rode-paper'");
   command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
       ->allow_extra_args(false);
   command->add_option("--in", a->in, "Input: param., grad. or grad@<k>., state.")->required();

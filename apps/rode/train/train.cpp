@@ -27,7 +27,7 @@ namespace {
 struct TrainArguments {
   std::string task;
   std::string scale;
-  std::string optimizer;
+  std::string optimizer, preset;
   std::vector<std::string> settings;
   std::string out;
   std::string data;
@@ -120,6 +120,7 @@ void run_train(TrainArguments arguments) {
       (lab::is_task_key(setting.first) ? of_task : options.settings).push_back(setting);
     }
     options.optimizer = arguments.optimizer;
+    if (!arguments.preset.empty()) options.optimizer += "-" + arguments.preset;
     options.data_folder =
         arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
     const lab::Task task = lab::load_task(arguments.task, arguments.scale, of_task);
@@ -168,6 +169,8 @@ void add_train_command(CLI::App& app) {
       ->add_option("--optimizer", arguments->optimizer,
                    "an optimizer of the task, or of the engine with its defaults")
       ->required();
+  command->add_option("--preset", arguments->preset,
+                      "preset of the optimizer: 'paper' of rode is the name 'rode-paper'");
   command
       ->add_option("--set", arguments->settings,
                    "key=value: an option of the optimizer, or a value of the task (train.batch=16)")
@@ -207,8 +210,8 @@ void add_train_command(CLI::App& app) {
                       "safetensors file to begin from, instead of weights drawn from the seed");
   command
       ->add_option("--log-interval", options.log_interval,
-                   "steps between norms in the log (default: 1; on a GPU 10); 1 on a GPU keeps a "
-                   "copy of the weights")
+                   "steps between lines of the log with norms and the diagnostics of every matrix "
+                   "(default: norms after 1 step, on a GPU 10; matrices before evaluations)")
       ->check(whole_number(1, kMaxCount));
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "show no progress");

@@ -8,6 +8,8 @@
 //   W <- W - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
 // maximize: g is the negated gradient.
+// cautious_decay (Chen et al., "Cautious Weight Decay", 2025): only the elements decay whose weight
+// and update, what lr multiplies in the last line, do not have opposite signs: u W >= 0.
 // The rest uses the same rule; lr_rest is lr and weight_decay_rest weight_decay unless set.
 // Deviations: none (torch.optim.AdamW to rounding). State: 8 bytes per parameter.
 #pragma once
@@ -27,6 +29,7 @@ struct AdamWOptions {
   Betas betas = {0.9, 0.95};
   double eps = 1e-8;
   bool maximize = false;
+  bool cautious_decay = false;
   std::optional<double> lr_rest = {};            // unset: lr
   std::optional<double> weight_decay_rest = {};  // unset: weight_decay
   StorageOptions storage = {};

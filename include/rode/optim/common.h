@@ -16,7 +16,7 @@ enum class Coefficients {
 };
 
 // Operand type of the Newton-Schulz products; accumulation is always fp32.
-enum class NsDType { automatic, fp32, bf16, fp16 };
+enum class NsDType { automatic, fp32, bf16, fp16, fp8 };
 
 // standard: X <- X p(X^T X). gram: iterate on the small Gram matrix and apply the product once per
 // restart; algebraically equal, fewer FLOPs if rows > columns.

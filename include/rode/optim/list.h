@@ -8,6 +8,7 @@
 #include "rode/optim/lion.h"
 #include "rode/optim/mars_m.h"
 #include "rode/optim/muon.h"
+#include "rode/optim/muown.h"
 #include "rode/optim/rode.h"
 #include "rode/optim/sgd.h"
 #include "rode/optim/soap.h"
@@ -19,6 +20,7 @@
   X(RODE, RodeOptions, "rode",                                                             \
     "radius by a scalar rule, direction by conditioned tangent momentum")                  \
   X(Muon, MuonOptions, "muon", "orthogonalised momentum, original scale")                  \
+  X(Muown, MuownOptions, "muown", "Muon on the directions of rows, Adam on their lengths") \
   X(SOAP, SoapOptions, "soap", "Adam in the eigenbasis of Shampoo's factors")              \
   X(MARSM, MarsMOptions, "mars-m", "Muon on a variance-reduced gradient")                  \
   X(AdEMAMix, AdEMAMixOptions, "ademamix", "Adam with a second, slow momentum")            \

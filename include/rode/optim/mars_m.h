@@ -11,6 +11,8 @@
 //   W <- (1 - lr * weight_decay) W - lr * 0.2 sqrt(max(m, n)) O
 //   G_prev <- G
 //
+// cautious_decay: only elements with O W >= 0 decay (rode/optim/adamw.h), and so it is for the
+// rest.
 // Deviations: none. State: 8 bytes per matrix parameter; with normalize = rows 4 bytes per row of
 // the fan-out.
 #pragma once
@@ -41,6 +43,7 @@ struct MarsMOptions {
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
+  bool cautious_decay = false;  // of matrices and rest
   StorageOptions storage = {};
 
   bool operator==(const MarsMOptions&) const = default;

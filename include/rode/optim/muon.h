@@ -13,6 +13,8 @@
 //   W <- (1 - lr * weight_decay) W - lr * scale * O
 //   scale: original sqrt(max(1, m/n)),  rms 0.2 sqrt(max(m, n))
 //
+// cautious_decay: only elements with O W >= 0 decay (rode/optim/adamw.h), and so it is for the
+//   rest; not with constraint = normproj and weight_decay > 0
 // constraint = normproj:  then W <- R W / ||W||, R = ||W|| at construction
 // constraint = hyperball: W <- R Norm(W - lr R Norm(O)), no decay (Wen et al., 2026)
 //
@@ -34,7 +36,7 @@ enum class MuonScale { original, rms };
 enum class MuonConstraint { none, normproj, hyperball };
 
 struct MuonOptions {
-  double lr = 2.257e-2;
+  std::optional<double> lr = {};  // unset: 2.257e-2; with scale = rms 5.160e-3
   double weight_decay = 0;
   double momentum = 0.95;
   bool nesterov = true;
@@ -48,11 +50,12 @@ struct MuonOptions {
   Normalize normalize = Normalize::none;
   double row_beta = 0.95;  // of the rows' mean squares
   std::string splits = {};
-  // Unset: 2.897e-3 lr / 2.257e-2; with scale = rms 2.913e-3 lr / 5.160e-3.
+  // Unset: 2.897e-3 (with scale = rms 2.913e-3) times lr / default lr.
   std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
+  bool cautious_decay = false;  // of matrices and rest
   StorageOptions storage = {};
 
   bool operator==(const MuonOptions&) const = default;

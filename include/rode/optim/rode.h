@@ -21,7 +21,7 @@
 //   reproject = guarded    after each reprojection except the last, X is multiplied by
 //                          min(1, 1.25 / (1.2024 + |t|)), t = <X,U>: the published
 //                          iteration can diverge; this one is bounded in exact arithmetic
-//                          (tested in fp32, on the CPU in bf16). While |t| <= 0.0476 they are
+//                          (tested in fp32, bf16 and fp16). While |t| <= 0.0476 they are
 //                          equal bit for bit.
 //                          Other coefficients have numbers of their own (docs/numerics.md)
 //   reproject = every      exactly Algorithm 1
@@ -32,6 +32,12 @@
 //   radius = fixed         rho' = the norm at construction
 //   radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
 //                          is multiplied by it
+//   radius_scope = rows    every row W_i has rho_i, U_i, s_i and rho'_i of its own, and P projects
+//                          row by row; Newton-Schulz sees the whole matrix, without a projection
+//                          inside (needs reproject = final). With m rows, m = fan-out,
+//                          Q_i = P(X_K)_i, q_i = ||Q_i||, theta_i = lr * gamma * sqrt(m) * q_i:
+//                          of equal rows the same turn as with one radius. v and gamma stay one
+//                          per matrix; rows of norm <= eps are held
 //   scale = angle          theta = lr * gamma * q / sqrt(min(fan-out, fan-in)), so that the angle
 //                          does not grow with the width
 //   direction = retraction U' = (U - theta D) / ||U - theta D||
@@ -43,10 +49,13 @@
 //                          is the rest's, for good; the state tells it when training goes on
 //   on_zero = hold         it is held, as in Algorithm 1
 //
-// Deviations from the paper: `guarded` is the default of `reproject` and `rest` that of `on_zero`,
-// and a start below 2^-23 of its terms (a gradient along W, to rounding) has no direction
-// (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per matrix;
-// with normalize = rows 4 bytes per row of the fan-out.
+// cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
+// Deviations from the paper: the defaults are not the published ones (scale = angle, adaptive
+// radius, Nesterov, `guarded`, on_zero = rest); preset "paper" (rode-paper, RodeOptions::paper())
+// is Algorithm 1. A start below 2^-23 of its terms (a gradient along W, to rounding) has no
+// direction (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per
+// matrix or, with radius_scope = rows, per row of the fan-out; with normalize = rows 4 bytes per
+// row.
 #pragma once
 
 #include <memory>
@@ -63,7 +72,8 @@ enum class Radius { learned, adaptive, fixed };
 enum class Direction { geodesic, retraction, fixed };
 enum class Conditioner { newton_schulz, none };
 enum class Reproject { guarded, every, final };
-enum class RodeScale { kernel, angle };
+enum class RodeScale { kernel, angle };  // kernel: as published
+enum class RadiusScope { matrix, rows };
 // What becomes of a matrix that is zero when the optimizer is constructed.
 enum class OnZero {
   rest,  // it is stepped by the rest's rule, from then on
@@ -71,14 +81,18 @@ enum class OnZero {
 };
 
 struct RodeOptions {
-  double lr = 1.206e-3;  // directional rate: radians per unit of ||Q||
-  // Radial rate; unset: 2.438e-3 for a learned radius, 1e-2 (relative) for an adaptive one.
+  // Directional rate; unset: with scale = angle 5e-2 (about the angle of a step, in radians), with
+  // snr 0.2; with scale = kernel the paper's 1.206e-3, with snr 4.544e-3.
+  std::optional<double> lr = {};
+  // Radial rate; unset: 3e-2 (relative) for an adaptive radius; for a learned one the paper's
+  // 2.438e-3, with snr 3.698e-5.
   std::optional<double> lr_rho = {};
-  RodeScale scale = RodeScale::kernel;  // kernel: theta = lr * gamma * q
+  RodeScale scale = RodeScale::angle;  // kernel: theta = lr * gamma * q
   double momentum = 0.9;
   std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
-  Radius radius = Radius::learned;
-  double radius_brake = 1;  // factor on steps that lengthen the radius
+  Radius radius = Radius::adaptive;
+  double radius_brake = 1;                         // factor on steps that lengthen the radius
+  RadiusScope radius_scope = RadiusScope::matrix;  // rows: needs reproject = final; CPU only
   Direction direction = Direction::geodesic;
   Conditioner conditioner = Conditioner::newton_schulz;
   Reproject reproject = Reproject::guarded;
@@ -87,7 +101,7 @@ struct RodeOptions {
   NsForm ns_form = NsForm::automatic;                // gram needs reproject = final
   Normalize normalize = Normalize::none;
   double row_beta = 0.95;  // of the rows' mean squares
-  bool nesterov = false;
+  bool nesterov = true;
   bool snr = false;
   double snr_min = 0.01;
   double floor = 1e-6;
@@ -96,14 +110,18 @@ struct RodeOptions {
   OnZero on_zero = OnZero::rest;
   std::string splits = {};  // "PATTERN=3,PATTERN=768+256+256": blocks along fan-out
   // The rest: AdamW.
-  // Unset: 2.915e-3 lr / 1.206e-3; with snr 2.974e-3 lr / 4.544e-3.
+  // Unset: 2.915e-3 (with snr 2.974e-3) times lr / default lr.
   std::optional<double> lr_rest = {};
   double weight_decay_rest = 9e-4;
   Betas betas_rest = {0.9, 0.95};
   double eps_rest = 1e-8;
+  bool cautious_decay = false;  // of the rest
   StorageOptions storage = {};
 
   bool operator==(const RodeOptions&) const = default;
+
+  // Algorithm 1 with the rates selected for the paper's Qwen2-style model; by name "rode-paper".
+  static RodeOptions paper();
 };
 
 std::shared_ptr<const Rule> make_rule(const RodeOptions& options);

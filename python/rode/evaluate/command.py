@@ -145,6 +145,7 @@ def _evaluate(given: argparse.Namespace) -> int:
             "options": about.get("options"),
             "split": about.get("split"),
             "steps": about.get("steps"),
+            **({"base_model": about["base_model"]} if "base_model" in about else {}),
             **settings,
             "batch": given.batch,
             "device": str(device),

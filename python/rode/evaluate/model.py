@@ -29,19 +29,24 @@ class Answer:
 
 
 class _Margins:
-    """Watches a generation: by how much each row's best token led, until the row ended."""
+    """Watches a generation: by how much each row's best token led, until the row ended.
 
-    def __init__(self, prompt: int, ends: list[int]) -> None:
-        self.prompt, self.ends = prompt, ends
-        self.least: torch.Tensor | None = None
+    A few small kernels per token, and nothing that the host waits for: it is ahead of the device
+    while tokens are written, and a wait would cost more than the model's own kernels."""
+
+    def __init__(self, rows: int, ends: list[int], device: torch.device) -> None:
+        self.ends = torch.tensor(ends, dtype=torch.long, device=device)
+        self.ended = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.least = torch.full((rows,), torch.inf, device=device)
+        self.begun = False
 
     def __call__(self, tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.begun:  # the last token of a prompt ends nothing
+            self.ended |= (tokens[:, -1:] == self.ends).any(dim=1)
+        self.begun = True
         best = torch.topk(scores.float(), 2, dim=-1).values
-        lead = best[:, 0] - best[:, 1]
-        ends = torch.tensor(self.ends, device=tokens.device)
-        ended = torch.isin(tokens[:, self.prompt :], ends).any(dim=1)
-        lead = lead.masked_fill(ended, torch.inf)
-        self.least = lead if self.least is None else torch.minimum(self.least, lead)
+        lead = (best[:, 0] - best[:, 1]).masked_fill(self.ended, torch.inf)
+        self.least = torch.minimum(self.least, lead)
         return scores
 
 
@@ -90,13 +95,12 @@ class Answerer:
     def _generated(self, prompts: list[list[int]]) -> list[Answer]:
         batch = self._padded(prompts)
         width = batch["input_ids"].shape[1]
-        margins = _Margins(width, self.ends)
+        margins = _Margins(len(prompts), self.ends, self.device)
         made = self.model.generate(
             **batch,
             max_new_tokens=self.new_tokens,
             logits_processor=transformers().LogitsProcessorList([margins]),
         )
-        assert margins.least is not None
         out = []
         for row, lead in zip(made[:, width:].tolist(), margins.least.tolist(), strict=True):
             end = next((i for i, token in enumerate(row) if token in self.ends), len(row))

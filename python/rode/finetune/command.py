@@ -194,7 +194,7 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
             settings = {"use_reentrant": False}
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
         keys = ("optimizer", "seed", "options", "split", "format", "steps")
-        about = {key: asked[key] for key in keys}
+        about = {key: asked[key] for key in keys} | {"base_model": given.model.resolve().name}
         trainer = Trainer(
             given.out, _loop_plan(given, options), model, tokenizer, train, validation, about
         )

@@ -15,6 +15,8 @@ from rode.finetune.protocol import groups_of, make_optimizer
 # Matrices go through Newton-Schulz in batches of this size; one matrix always fits
 # (docs/cuda.md).
 _BATCH_BYTES = 512 << 20
+# Rows and columns of the tiles that Adafactor's kernels cut a matrix into.
+_ADAFACTOR_TILE = (128, 256)
 # What CUDA, cuBLAS and PyTorch's kernels take for themselves.
 _CONTEXT_BYTES = 600_000_000
 _REMEDY = (
@@ -34,7 +36,7 @@ def state_bytes(name: str, options: dict[str, Any], model: torch.nn.Module) -> i
         optimizer = make_optimizer(name, [{"params": [("p", stand_in)], **chosen}], options)
         method = optimizer._method(optimizer.param_groups[0])
         members = [
-            (None, label, 0, list(p.shape), TYPE_NAMES[p.dtype], group.get("layout") == "in_out")
+            (None, label, 0, list(p.shape), TYPE_NAMES[p.dtype], chosen["layout"], None)
             for label, p in group["params"]
         ]
         for _, _, shape_planned, dtype in _engine.planned_state((*method, members)):
@@ -45,12 +47,21 @@ def state_bytes(name: str, options: dict[str, Any], model: torch.nn.Module) -> i
     return total
 
 
+def _adafactor_workspace(m: int, n: int) -> int:
+    """Partial sums of the tiles that a matrix is cut into on CUDA, in doubles
+    (src/backend/cuda/adafactor): of every row and column of a tile, and three of the tile."""
+    down, across = -(-m // _ADAFACTOR_TILE[0]), -(-n // _ADAFACTOR_TILE[1])
+    return 8 * (across * m + down * n + 3 * down * across)
+
+
 def _workspace(name: str, model: torch.nn.Module, on_gpu: bool) -> int:
     """Of Newton-Schulz for the largest matrix: iterates, for RODE the direction besides, and small
     squares. The engine's own figure is known only when its state exists."""
-    if name in ("adamw", "adafactor"):
+    if name == "adamw":
         return 0
     shapes = [p.shape for p in model.parameters() if p.dim() == 2]
+    if name == "adafactor":
+        return sum(_adafactor_workspace(m, n) for m, n in shapes) if on_gpu else 0
     if name == "soap":  # the gradient and the update in the eigenbasis
         return max((2 * 4 * m * n for m, n in shapes), default=0)
     width = 2 if on_gpu else 4  # bf16 products on CUDA, fp32 on the CPU

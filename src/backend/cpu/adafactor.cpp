@@ -177,7 +177,7 @@ struct Writer {
     float w_tile[kTile], fresh[kTile];
     const float* w = read(job->weight, at, n, w_tile);
     combine(fresh, coefficients.keep, w, -coefficients.scale, u, n);
-    moved += write_weights(job->weight, sequence, job->offset + at, at, n, w, fresh);
+    moved += write_weights(job->weight, sequence, job->place() + at, at, n, w, fresh);
   }
   Pair sums() const { return {moved.ww, moved.dd}; }
 };

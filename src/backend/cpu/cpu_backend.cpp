@@ -8,6 +8,7 @@
 #include "backend/cpu/blas.h"
 #include "backend/cpu/host_buffer.h"
 #include "backend/cpu/loops.h"
+#include "backend/cpu/row_radius.h"
 #include "core/cores.h"
 #include "rules/cost.h"
 #include "rules/gate.h"
@@ -75,7 +76,7 @@ std::int64_t spoiled_parameter(JobList& jobs) {
 }  // namespace
 
 CpuBackend::CpuBackend(const BackendOptions& options)
-    : pool_(thread_count(options.threads)), batched_(options.batched) {}
+    : pool_(thread_count(options.threads)), batched_(options.batched), phases_(options.phases) {}
 
 std::unique_ptr<Buffer> CpuBackend::allocate(std::size_t bytes) {
   return std::make_unique<HostBuffer>(bytes);
@@ -105,13 +106,15 @@ Scratch CpuBackend::scratch(int worker) {
   return {static_cast<float*>(workspace_[0]->data()) + index * floats_per_worker_,
           static_cast<double*>(workspace_[1]->data()) + index * doubles_per_worker_,
           {static_cast<rules::RowSums*>(workspace_[2]->data()) + index * rows_per_worker_,
-           static_cast<float*>(workspace_[3]->data()) + index * rows_per_worker_}};
+           static_cast<float*>(workspace_[3]->data()) + index * rows_per_worker_,
+           static_cast<RowWork*>(workspace_[4]->data()) + index * radii_per_worker_}};
 }
 
 std::size_t CpuBackend::workspace_bytes() const {
   std::size_t bytes = measure_partial_.size() * sizeof(rules::MatrixProducts) +
                       element_partial_.size() * sizeof(Moved);
   for (const auto& buffer : workspace_) bytes += buffer->bytes();
+  if (held_ != nullptr) bytes += held_->bytes();
   return bytes;
 }
 
@@ -126,9 +129,10 @@ void CpuBackend::plan_matrices(JobList& jobs) {
   const auto add_matrix = [&](auto& job) {
     const NsPlan chosen = plan(job, batched_);
     add(job, chosen, ns_workspace_floats(chosen), newton_schulz_cost(chosen), job.geometry.numel());
-    if (job.rows.avg_sq == nullptr) return;
+    if (job.rows.avg_sq == nullptr && !has_row_radius(job)) return;
     const auto rows = static_cast<std::size_t>(rules::row_count(job.geometry, job.rows.columns));
     rows_per_worker_ = std::max(rows_per_worker_, rows);
+    if (has_row_radius(job)) radii_per_worker_ = std::max(radii_per_worker_, rows);
   };
   for (RodeJob& job : jobs.rode) add_matrix(job);
   for (MuonJob& job : jobs.muon) add_matrix(job);
@@ -181,6 +185,34 @@ void CpuBackend::prepare(JobList& jobs) {
   workspace_.push_back(allocate(workers * doubles_per_worker_ * sizeof(double)));
   workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(rules::RowSums)));
   workspace_.push_back(allocate(workers * rows_per_worker_ * sizeof(float)));
+  workspace_.push_back(allocate(workers * radii_per_worker_ * sizeof(RowWork)));
+  if (phases_) hold_writes();
+}
+
+// Room for the iterates of all matrices, and the factors of their rows.
+void CpuBackend::hold_writes() {
+  const auto each = [&](auto&& f) {
+    for (MatrixTask& task : matrices_) {
+      std::visit(
+          [&]<class Job>(Job* job) {
+            if constexpr (requires { job->rows; }) {
+              const bool rows = job->rows.avg_sq != nullptr;
+              f(task, job->geometry.numel(),
+                rows ? rules::row_count(job->geometry, job->rows.columns) : 0);
+            }
+          },
+          task.job);
+    }
+  };
+  std::int64_t floats = 0;
+  each([&](MatrixTask&, std::int64_t count, std::int64_t rows) { floats += count + rows; });
+  held_ = allocate(static_cast<std::size_t>(floats) * sizeof(float));
+  auto* at = static_cast<float*>(held_->data());
+  each([&](MatrixTask& task, std::int64_t count, std::int64_t rows) {
+    task.held.x = at;
+    task.held.factors = at + count;
+    at += count + rows;
+  });
 }
 
 void CpuBackend::measure() {
@@ -215,15 +247,24 @@ void CpuBackend::measure() {
   }
 }
 
-void CpuBackend::update_matrices(const StepContext& context) {
-  const auto step = [&](const MatrixTask& task, Team& team, Scratch space) {
+void CpuBackend::update_matrices(const StepContext& context, Part part) {
+  const auto step = [&](MatrixTask& task, Team& team, Scratch space) {
     if (!base(task).active) return;
+    if (auto* const* soap = std::get_if<SoapJob*>(&task.job)) {
+      if (part != Part::compute) cpu::update(**soap, team, space, context);
+      return;
+    }
+    if (part == Part::apply) {
+      const auto geometry = std::visit([](auto* job) { return geometry_of(*job); }, task.job);
+      write_held(base(task), geometry, task.held, team, space.partial, context);
+      return;
+    }
+    task.held.writes = false;
+    if (part == Part::compute) space.held = &task.held;
     if (auto* const* rode = std::get_if<RodeJob*>(&task.job)) {
       cpu::update(**rode, task.plan, team, space, context);
-    } else if (auto* const* muon = std::get_if<MuonJob*>(&task.job)) {
-      cpu::update(**muon, task.plan, team, space, context);
     } else {
-      cpu::update(*std::get<SoapJob*>(task.job), team, space, context);
+      cpu::update(*std::get<MuonJob*>(task.job), task.plan, team, space, context);
     }
   };
   if (matrix_per_thread_) {
@@ -233,7 +274,7 @@ void CpuBackend::update_matrices(const StepContext& context) {
     });
     return;
   }
-  for (const MatrixTask& task : matrices_) {
+  for (MatrixTask& task : matrices_) {
     const SingleThreadedBlas single;
     Team all(&pool_);
     step(task, all, scratch(0));
@@ -242,12 +283,30 @@ void CpuBackend::update_matrices(const StepContext& context) {
 
 void CpuBackend::step(JobList& jobs, const StepContext& context) {
   measure();
+  if (refuses(jobs, context)) return;
+  update_matrices(context, Part::all);
+  update_rest(context);
+  finish(jobs, context);
+}
+
+void CpuBackend::compute(JobList& jobs, const StepContext& context) {
+  if (refuses(jobs, context)) return;
+  update_matrices(context, Part::compute);
+  update_rest(context);
+}
+
+void CpuBackend::apply(JobList& jobs, const StepContext& context) {
+  update_matrices(context, Part::apply);
+  finish(jobs, context);
+}
+
+bool CpuBackend::refuses(JobList& jobs, const StepContext& context) {
   fetched_.refused = close_gate(jobs, context.refuse_all);
-  if (fetched_.refused) {
-    ++fetched_.refused_steps;
-    return;
-  }
-  update(context);
+  if (fetched_.refused) ++fetched_.refused_steps;
+  return fetched_.refused;
+}
+
+void CpuBackend::finish(JobList& jobs, const StepContext& context) {
   fetched_.done = context.step + 1;
   const std::int64_t spoiled = spoiled_parameter(jobs);
   if (spoiled < 0) return;
@@ -255,9 +314,7 @@ void CpuBackend::step(JobList& jobs, const StepContext& context) {
   fetched_.spoiled_parameter = spoiled;
 }
 
-void CpuBackend::update(const StepContext& context) {
-  update_matrices(context);
-
+void CpuBackend::update_rest(const StepContext& context) {
   Team all(&pool_);
   for (AdafactorJob* job : adafactors_) {
     if (job->active) cpu::update(*job, all, scratch(0).partial, context);

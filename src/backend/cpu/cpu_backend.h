@@ -20,18 +20,28 @@ struct SliceTask {
   std::int64_t slice;
 };
 
+// What is still to be written of a matrix, where steps are made in phases.
+struct HeldWrite {
+  float* x = nullptr;        // room for its iterate, without gaps
+  float* factors = nullptr;  // room for those of its rows
+  rules::MatrixWrite write = {};
+  bool writes = false, iterate = false, scaled = false, columns = false, measure = false;
+};
+
 // Scratch of the thread (or team) that works on one matrix.
 struct Scratch {
   float* floats = nullptr;
   double* partial = nullptr;
-  RowScratch rows = {};  // where rows are normalised
+  RowScratch rows = {};       // where rows are normalised, or have radii
+  HeldWrite* held = nullptr;  // the write is left to a later phase
 };
 
 // A matrix job with its plan.
 struct MatrixTask {
   std::variant<RodeJob*, MuonJob*, SoapJob*> job;
   NsPlan plan;
-  double cost = 0;  // FLOPs
+  double cost = 0;      // FLOPs
+  HeldWrite held = {};  // where steps are made in phases
 };
 
 class CpuBackend final : public Backend {
@@ -46,6 +56,10 @@ class CpuBackend final : public Backend {
   std::size_t workspace_bytes() const override;
   void refresh(JobList&) override {}  // the jobs themselves are read at every step
   void step(JobList& jobs, const StepContext& context) override;
+  void measure(JobList&) override { measure(); }
+  void fetch_measured(JobList&) override {}  // measuring writes into the jobs themselves
+  void compute(JobList& jobs, const StepContext& context) override;
+  void apply(JobList& jobs, const StepContext& context) override;
   Fetched fetch(JobList&) override { return fetched_; }
   bool deferred() const override { return false; }
   void set_stream(void*) override {}
@@ -54,14 +68,19 @@ class CpuBackend final : public Backend {
 
  private:
   void measure();
-  void update(const StepContext& context);
+  void update_rest(const StepContext& context);
   void plan_matrices(JobList& jobs);
   void plan_slices(JobList& jobs);
-  void update_matrices(const StepContext& context);
+  // All of a step, or the part of a phase.
+  enum class Part { all, compute, apply };
+  void update_matrices(const StepContext& context, Part part);
+  bool refuses(JobList& jobs, const StepContext& context);
+  void finish(JobList& jobs, const StepContext& context);
+  void hold_writes();
   Scratch scratch(int worker);
 
   ThreadPool pool_;
-  bool batched_;
+  bool batched_, phases_;
   Fetched fetched_;
   bool matrix_per_thread_ = false;    // set by prepare
   std::vector<MatrixTask> matrices_;  // costly ones first
@@ -74,7 +93,9 @@ class CpuBackend final : public Backend {
   std::vector<AdafactorJob*> adafactors_;
 
   std::size_t floats_per_worker_ = 0, doubles_per_worker_ = 0, rows_per_worker_ = 0;
-  std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, doubles, sums and factors of rows
+  std::size_t radii_per_worker_ = 0;
+  std::vector<std::unique_ptr<Buffer>> workspace_;  // floats, doubles; sums, factors, work of rows
+  std::unique_ptr<Buffer> held_;                    // iterates and factors, for phases
 };
 
 // matrices.cpp
@@ -86,6 +107,9 @@ NsPlan plan(const MuonJob& job, bool batched);
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out);
 void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context);
+// What an update with Scratch::held has left to write.
+void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, Team& team,
+                double* partial, const StepContext& context);
 
 // soap.cpp
 std::size_t soap_workspace_floats(const SoapJob& job);

@@ -33,6 +33,71 @@ template <class Rule, std::size_t... I>
   }
 }
 
+// One element. A function, so that its array becomes registers: `omp simd` keeps the arrays of a
+// loop's own body in memory.
+template <class Rule, std::size_t... I>
+[[gnu::always_inline]] inline float step_element(const typename Rule::Coefficients& k, float w,
+                                                 float g, float* const* arrays, std::int64_t i,
+                                                 std::index_sequence<I...>) {
+  float own[] = {arrays[I][i]...};
+  const float fresh = Rule::element(k, w, g, own);
+  ((arrays[I][i] = own[I]), ...);
+  return fresh;
+}
+
+// Every array is passed over once, and what a step reports of its move is summed on the way. The
+// weights that were are kept for a tile: sums that fp32 does not hold are taken from them again.
+template <class Rule, std::size_t... I>
+[[gnu::always_inline]] inline Moved move_loop(const typename Rule::Coefficients& c, float* w,
+                                              const float* g, float* const* moments, std::int64_t n,
+                                              std::index_sequence<I...> all) {
+  const typename Rule::Coefficients k = c;
+  float before[kTile];
+  Moved moved;
+  for (std::int64_t begin = 0; begin < n; begin += kTile) {
+    const std::int64_t count = std::min(kTile, n - begin);
+    float* const weights = w + begin;
+    const float* const grads = g + begin;
+    float* const arrays[] = {moments[I] + begin...};
+    float ww = 0, dd = 0;
+#pragma omp simd reduction(+ : ww, dd)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float old = weights[i];
+      const float fresh = step_element<Rule>(k, old, grads[i], arrays, i, all);
+      const float d = fresh - old;
+      before[i] = old;
+      weights[i] = fresh;
+      ww += old * old;
+      dd += d * d;
+    }
+    moved += fp32_holds(ww) && fp32_holds(dd)
+                 ? Moved{static_cast<double>(ww), static_cast<double>(dd)}
+                 : squares_of_move(before, weights, count);
+  }
+  return moved;
+}
+
+// The same with the first moment in int8.
+template <class Rule>
+[[gnu::always_inline]] inline std::int32_t quantized_loop(const typename Rule::Coefficients& c,
+                                                          const float* w, const float* g,
+                                                          const std::int8_t* q, float scale,
+                                                          float* const* moments, float* out,
+                                                          std::int64_t n) {
+  const typename Rule::Coefficients k = c;
+  float *first = moments[0], *second = moments[1];
+  std::int32_t most = 0;
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    float own[] = {rules::int8_value(q[i], scale), second[i]};
+    out[i] = Rule::element(k, w[i], g[i], own);
+    first[i] = own[0];
+    second[i] = own[1];
+    most = std::max(most, rules::magnitude_bits(own[0]));
+  }
+  return most;
+}
+
 }  // namespace
 
 // One overload per rule, not a template: a template cannot have versions.
@@ -46,22 +111,28 @@ template <class Rule, std::size_t... I>
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
 #undef RODE_DEFINE_RUN
 
+#define RODE_DEFINE_MOVE(Rule)                                                        \
+  RODE_VERSIONS                                                                       \
+  Moved move_elements(const rules::Rule::Coefficients& c, float* w, const float* g,   \
+                      float* const* moments, std::int64_t n) {                        \
+    return move_loop<rules::Rule>(c, w, g, moments, n,                                \
+                                  std::make_index_sequence<rules::Rule::kMoments>()); \
+  }
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_MOVE)
+#undef RODE_DEFINE_MOVE
+
 RODE_BYTE_VERSIONS
 std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
                            const std::int8_t* q, float scale, float* const* moments, float* out,
                            std::int64_t n) {
-  const rules::AdamW::Coefficients k = c;
-  float *first = moments[0], *second = moments[1];
-  std::int32_t most = 0;
-  RODE_INDEPENDENT
-  for (std::int64_t i = 0; i < n; ++i) {
-    float own[] = {rules::int8_value(q[i], scale), second[i]};
-    out[i] = rules::AdamW::element(k, w[i], g[i], own);
-    first[i] = own[0];
-    second[i] = own[1];
-    most = std::max(most, rules::magnitude_bits(own[0]));
-  }
-  return most;
+  return quantized_loop<rules::AdamW>(c, w, g, q, scale, moments, out, n);
+}
+
+RODE_BYTE_VERSIONS
+std::int32_t run_quantized(const rules::CautiousAdamW::Coefficients& c, const float* w,
+                           const float* g, const std::int8_t* q, float scale, float* const* moments,
+                           float* out, std::int64_t n) {
+  return quantized_loop<rules::CautiousAdamW>(c, w, g, q, scale, moments, out, n);
 }
 
 RODE_BYTE_VERSIONS

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/versions.h"
+#include "rules/cautious_decay.h"
 #include "rules/muon_rule.h"
 #include "rules/newton_schulz_rule.h"
 #include "rules/rode_rule.h"
@@ -157,17 +158,15 @@ double sum_of_squares(const float* x, std::int64_t n) {
 }
 
 // In fp32, since a tile is short: eight terms per lane. Nothing that a step depends on is made of
-// these sums, and in double they took a fifth of AdamW's time. Where fp32 does not hold them, being
-// too large or below its range, they are taken in double.
+// these sums, and in double they took a fifth of AdamW's time.
 RODE_VERSIONS
 Moved squares_of_move(const float* w, const float* fresh, std::int64_t n) {
-  const auto holds = [](float sum) { return sum >= 1e-28F && sum <= 1e38F; };
   const auto ww = sum_of<float>(n, [&](std::int64_t i) { return w[i] * w[i]; });
   const auto dd = sum_of<float>(n, [&](std::int64_t i) {
     const float d = fresh[i] - w[i];
     return d * d;
   });
-  if (holds(ww) && holds(dd)) return {exact(ww), exact(dd)};
+  if (fp32_holds(ww) && fp32_holds(dd)) return {exact(ww), exact(dd)};
   return {sum_of<double>(n, [&](std::int64_t i) { return exact(w[i]) * exact(w[i]); }),
           sum_of<double>(n, [&](std::int64_t i) {
             const double d = exact(fresh[i]) - exact(w[i]);
@@ -241,6 +240,23 @@ void combine_scaled(float* out, float a, float u, const float* x, float b, const
 }
 
 RODE_VERSIONS
+void combine_cautious(float* out, float a, const float* x, float b, const float* y,
+                      std::int64_t n) {
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) out[i] = rules::cautious_sum(a, x[i], b * y[i]);
+}
+
+RODE_VERSIONS
+void combine_scaled_cautious(float* out, float a, const float* x, float b, const float* y,
+                             const float* f, std::int64_t n) {
+  RODE_INDEPENDENT
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto own = rules::row_write(a, 0.0F, b, f[i]);
+    out[i] = rules::cautious_sum(own.w, x[i], own.x * y[i]);
+  }
+}
+
+RODE_VERSIONS
 void widen(const std::uint16_t* half, float* out, std::int64_t n) {
   RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) out[i] = rules::bf16_to_float(half[i]);
@@ -299,7 +315,7 @@ float* read(const Moments& moments, const StateTile& tile, float* scratch) {
 
 StateDraws state_draws(const JobBase& job, std::int64_t step) {
   return {job.state_rounding,
-          rules::step_sequence(rules::state_sequence(job.weight.sequence), step), job.offset};
+          rules::step_sequence(rules::state_sequence(job.weight.sequence), step), job.place()};
 }
 
 void write(const Moments& moments, const StateTile& tile, const float* values,

@@ -94,7 +94,8 @@ float* read(const Moments& moments, const StateTile& tile, float* scratch);
 // Stores what a loop left at `values`; nothing to do where that is the array itself.
 void write(const Moments& moments, std::int64_t at, std::int64_t n, const float* values);
 
-// How a job's int8 state is rounded in one step; `offset` is that of the job within its parameter.
+// How a job's int8 state is rounded in one step; `offset` is that of the job within the whole
+// tensor.
 struct StateDraws {
   StateRounding rounding;
   std::uint64_t sequence;
@@ -123,7 +124,9 @@ struct Moved {
     return *this;
   }
 };
-// Of a tile, good to 1e-6.
+// Sums of squares over a tile are made in fp32 first, good to 1e-6; where it does not hold them,
+// being too large or below its range, they are taken in double.
+inline bool fp32_holds(float squares) { return squares >= 1e-28F && squares <= 1e38F; }
 Moved squares_of_move(const float* w, const float* fresh, std::int64_t n);
 // Rounds `fresh` as the weights are stored, writes it, and returns squares_of_move of what is
 // stored. `sequence` is that of the step (rules::step_sequence); `index` is the element's position
@@ -158,11 +161,22 @@ void add_products_apart(const float* x, const float* y, double* sums, std::int64
 void combine_scaled(float* out, float a, float u, const float* x, float b, const float* y,
                     const float* f, std::int64_t n);
 
+// The same sums as these two with cautious decay: x and y are the weights and the iterate.
+void combine_cautious(float* out, float a, const float* x, float b, const float* y, std::int64_t n);
+void combine_scaled_cautious(float* out, float a, const float* x, float b, const float* y,
+                             const float* f, std::int64_t n);
+
 // One overload per element rule: `out` receives the new weights, the moments advance in place.
 #define RODE_DECLARE_RUN(Rule)                                                          \
   void run_elements(const rules::Rule::Coefficients& c, const float* w, const float* g, \
                     float* const* moments, float* out, std::int64_t n);
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
+// The same with the weights in place, for any n.
+#define RODE_DECLARE_MOVE(Rule)                                                     \
+  Moved move_elements(const rules::Rule::Coefficients& c, float* w, const float* g, \
+                      float* const* moments, std::int64_t n);
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_MOVE)
+#undef RODE_DECLARE_MOVE
 #undef RODE_DECLARE_RUN
 
 // The same with the first moment in int8: moments[0] receives the new one, widened, whose largest
@@ -170,6 +184,9 @@ RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
 std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
                            const std::int8_t* q, float scale, float* const* moments, float* out,
                            std::int64_t n);
+std::int32_t run_quantized(const rules::CautiousAdamW::Coefficients& c, const float* w,
+                           const float* g, const std::int8_t* q, float scale, float* const* moments,
+                           float* out, std::int64_t n);
 
 // One block of int8 state; `index` is that of its first element within the parameter.
 void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n);

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
+#include "backend/cpu/row_radius.h"
 #include "rules/matrix_step.h"
 #include "rules/rounding.h"
 #include "rules/row_rule.h"
@@ -31,16 +32,22 @@ struct WrittenIterate {
   bool columns = false;  // the factors are those of columns
 };
 
+rules::KnownIterate known(const NsResult& result, const WrittenIterate& written,
+                          const rules::NormalizedRows& rows) {
+  return {result.iterate != nullptr, result.sums, written.factors != nullptr ? &rows : nullptr};
+}
+
 // Calls f(stored, n, mix) for the runs of a slice, where mix(w, out) forms their new weights.
 template <class F>
 void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
                const WrittenIterate& iterate, std::int64_t slice, F&& f) {
   const auto on_w = static_cast<float>(write.w), on_x = static_cast<float>(write.x);
   const float* x = iterate.x;
+  const auto sum = write.cautious ? combine_cautious : combine;
   if (x == nullptr || iterate.factors == nullptr) {
     for_tiles(geometry, slice, [&](std::int64_t tight, std::int64_t stored, std::int64_t n) {
       f(stored, n, [&](const float* w, float* out) {
-        combine(out, on_w, w, x == nullptr ? 0.0F : on_x, x == nullptr ? w : x + tight, n);
+        sum(out, on_w, w, x == nullptr ? 0.0F : on_x, x == nullptr ? w : x + tight, n);
       });
     });
     return;
@@ -49,6 +56,11 @@ void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
                 [&](std::int64_t tight, std::int64_t stored, std::int64_t n, std::int64_t row,
                     std::int64_t col) {
                   f(stored, n, [&](const float* w, float* out) {
+                    if (iterate.columns && write.cautious) {
+                      combine_scaled_cautious(out, on_w, w, on_x, x + tight, iterate.factors + col,
+                                              n);
+                      return;
+                    }
                     if (iterate.columns) {
                       combine_scaled(out, on_w, static_cast<float>(write.u), w, on_x, x + tight,
                                      iterate.factors + col, n);
@@ -56,8 +68,7 @@ void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
                     }
                     const auto factor = static_cast<double>(iterate.factors[row]);
                     const auto own = rules::row_write(write.w, write.u, write.x, factor);
-                    combine(out, static_cast<float>(own.w), w, static_cast<float>(own.x), x + tight,
-                            n);
+                    sum(out, static_cast<float>(own.w), w, static_cast<float>(own.x), x + tight, n);
                   });
                 });
 }
@@ -76,7 +87,7 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
         geometry, write, iterate, slice, [&](std::int64_t stored, std::int64_t n, const auto& mix) {
           const float* w = read(job.weight, stored, n, w_tile);
           mix(w, fresh);
-          moved += write_weights(job.weight, sequence, job.offset + stored, stored, n, w, fresh);
+          moved += write_weights(job.weight, sequence, job.place() + stored, stored, n, w, fresh);
         });
     partial[slice] = moved.dd;
     squares[slice] = moved.ww;
@@ -88,6 +99,34 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
   }
   job.sums.dd = dd;
   if (measure) job.sums.ww = ww;
+}
+
+// The write of a step that is made in phases comes later: keeps what it needs.
+void hold(Team& team, const Geometry& geometry, const rules::MatrixWrite& write,
+          const WrittenIterate& iterate, bool measure, HeldWrite& held) {
+  held.write = write;
+  held.writes = true;
+  held.measure = measure;
+  held.iterate = iterate.x != nullptr;
+  held.scaled = held.iterate && iterate.factors != nullptr;
+  held.columns = iterate.columns;
+  if (!held.iterate) return;
+  const std::int64_t count = geometry.numel();
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    const std::int64_t begin = slice * kSlice;
+    std::copy_n(iterate.x + begin, std::min(kSlice, count - begin), held.x + begin);
+  });
+  if (!held.scaled) return;
+  std::copy_n(iterate.factors, rules::row_count(geometry, iterate.columns), held.factors);
+}
+
+void end_update(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
+                const WrittenIterate& iterate, bool measure, std::int64_t step, Scratch scratch) {
+  if (scratch.held != nullptr) {
+    hold(team, geometry, write, iterate, measure, *scratch.held);
+  } else {
+    write_back(team, job, geometry, write, iterate, measure, step, scratch.partial);
+  }
 }
 
 // B <- B' and X_0 at `x`. The predicted norm of the start comes from inner products; where
@@ -162,6 +201,10 @@ void measure_slice(const RodeJob& job, std::int64_t slice, rules::MatrixProducts
 
 void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context) {
+  if (has_row_radius(job)) {
+    update_rows(job, plan, team, scratch, context);
+    return;
+  }
   const rules::RodeConstants& c = *job.constants;
   job.scalars = rules::rode_scalars(c, context.multiplier, job.products, job.state);
   const rules::RodeScalars& r = job.scalars;
@@ -173,13 +216,12 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
 
   NsResult result;
   if (rules::start_moves(r.direction, reached)) {
-    correct_start(team, rules::start_correction(rules::StartNorm::exact, target, reached), x,
+    correct_start(team, rules::start_correction(rules::start_norm(c), target, reached), x,
                   job.geometry.numel());
+    result.iterate = x;
     if (iterates) {
       const Sphere sphere{&job.weight, job.geometry, r.rho};
       result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial);
-    } else {
-      result = {x, rules::unconditioned_sums()};
     }
   }
   WrittenIterate iterate{result.iterate};
@@ -187,14 +229,12 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
     rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
                           job.geometry, scratch.rows);
-    result.sums = rules::iterate_sums(rows, r.rho);
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
   }
-  job.write =
-      rules::with_rows(rules::rode_write(c, context.multiplier, job.scale, r, result.sums), rows);
+  job.write = rules::write_back(c, context.multiplier, job.scale, r, known(result, iterate, rows));
   job.sums.dd = 0;
   if (!rules::writes_weights(true, r.held)) return;
-  write_back(team, job, job.geometry, job.write, iterate, false, context.step, scratch.partial);
+  end_update(team, job, job.geometry, job.write, iterate, false, context.step, scratch);
 }
 
 NsPlan plan(const MuonJob& job, bool batched) {
@@ -224,6 +264,10 @@ void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts
 
 void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
             const StepContext& context) {
+  if (has_row_radius(job)) {
+    update_rows(job, plan, team, scratch, context);
+    return;
+  }
   const rules::MuonConstants& c = *job.constants;
   const rules::MuonScalars r = rules::muon_scalars(c, job.products);
   const double target = rules::start_target(c.coefficients, true);
@@ -232,31 +276,34 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
 
   NsResult result;
   if (rules::start_moves(r.direction, reached)) {
-    correct_start(team, rules::start_correction(rules::StartNorm::at_most, target, reached), x,
+    correct_start(team, rules::start_correction(rules::start_norm(c), target, reached), x,
                   job.geometry.numel());
     result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);
   }
-  const bool constrained = rules::constrained(c);
-  double wo = 0, oo = 0;
   WrittenIterate iterate{result.iterate};
   rules::NormalizedRows rows;
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
     rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
                           job.geometry, scratch.rows);
-    wo = rows.ow;
-    oo = rows.oo;
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
-  } else if (constrained && result.iterate != nullptr) {
+  } else if (rules::constrained(c) && result.iterate != nullptr) {
     const Sphere sphere{&job.weight, job.geometry, 1.0};
-    wo = inner_product(team, result.iterate, sphere, scratch.partial, &oo);
+    result.sums.t = inner_product(team, result.iterate, sphere, scratch.partial, &result.sums.xx);
   }
 
-  const double ww = constrained ? job.products.tt : 0;
   const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
   job.held = rules::muon_held(c, radius);
-  const rules::MatrixWrite write = rules::with_rows(
-      rules::muon_write(c, context.multiplier, job.scale, ww, wo, oo, radius), rows);
-  write_back(team, job, job.geometry, write, iterate, true, context.step, scratch.partial);
+  const rules::MatrixWrite write = rules::write_back(
+      c, context.multiplier, job.scale, job.products.tt, radius, known(result, iterate, rows));
+  end_update(team, job, job.geometry, write, iterate, true, context.step, scratch);
+}
+
+void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, Team& team,
+                double* partial, const StepContext& context) {
+  if (!held.writes) return;
+  const WrittenIterate iterate{held.iterate ? held.x : nullptr,
+                               held.scaled ? held.factors : nullptr, held.columns};
+  write_back(team, job, geometry, held.write, iterate, held.measure, context.step, partial);
 }
 
 }  // namespace rode::cpu

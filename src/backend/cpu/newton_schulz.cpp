@@ -84,7 +84,7 @@ class GramForm {
   void gram(int k) {
     first_ = k == end_;
     if (!first_) return;
-    end_ = std::min(plan_.steps, k + rules::gram_segment(plan_.coefficients, k));
+    end_ = rules::gram_segment_end(plan_.coefficients, k, plan_.steps);
     cpu::gram(team_, space_.x, plan_.rows, plan_.cols, true, r_);
   }
   double gram_squares() { return symmetric_squares(team_, r_, plan_.short_side(), partial_); }
@@ -128,6 +128,9 @@ float* run_form(Team& team, const NsPlan& plan, const Sphere* sphere, float* wor
   if (plan.dtype == NsDType::bf16) {
     return newton_schulz_bf16(team, plan, sphere, workspace, partial);
   }
+  if (plan.dtype == NsDType::fp8) {
+    return newton_schulz_fp8(team, plan, sphere, workspace, partial);
+  }
   if (plan.form == NsForm::gram) {
     GramForm form(team, plan, workspace, partial);
     iterate(plan, sphere, form);
@@ -148,8 +151,8 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  plan.dtype =
-      dtype == NsDType::bf16 && rules::half_pays(plan.short_side()) ? NsDType::bf16 : NsDType::fp32;
+  const bool rounds = dtype == NsDType::bf16 || dtype == NsDType::fp8;
+  plan.dtype = rounds && steps > 0 && rules::half_pays(plan.short_side()) ? dtype : NsDType::fp32;
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;
@@ -163,6 +166,7 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
 
 std::size_t ns_workspace_floats(const NsPlan& plan) {
   if (plan.dtype == NsDType::bf16) return ns_bf16_workspace_floats(plan);
+  if (plan.dtype == NsDType::fp8) return ns_fp8_workspace_floats(plan);
   const auto mn = static_cast<std::size_t>(plan.rows * plan.cols);
   const auto n = static_cast<std::size_t>(plan.short_side());
   return 2 * mn + (plan.form == NsForm::gram ? 5 : 2) * n * n;

@@ -19,7 +19,7 @@ struct NsPlan {
   int steps = 0;
   Coefficients coefficients = Coefficients::jordan;
   NsForm form = NsForm::standard;  // standard or gram
-  NsDType dtype = NsDType::fp32;   // fp32 or bf16
+  NsDType dtype = NsDType::fp32;   // fp32, bf16 or fp8
   bool symmetric = true;           // use the symmetry of X^T X and of its square
   bool reproject_each = false;     // after every iteration, not only after the last
   bool guarded = false;
@@ -71,6 +71,11 @@ double inner_product(Team& team, const float* x, const Sphere& sphere, double* p
 float* newton_schulz_bf16(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                           double* partial);
 std::size_t ns_bf16_workspace_floats(const NsPlan& plan);
+
+// The split form with e4m3 operands (newton_schulz_fp8.cpp).
+float* newton_schulz_fp8(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
+                         double* partial);
+std::size_t ns_fp8_workspace_floats(const NsPlan& plan);
 
 // X <- factor (X - t U), slice by slice.
 void reproject(Team& team, float* x, const Sphere& sphere, double t, double factor);

@@ -54,15 +54,20 @@ void sum_columns(Team& team, const float* x, const Weights& weight, const Geomet
 
 }  // namespace
 
+void sum_iterate(Team& team, const float* x, const Weights& weight, const Geometry& geometry,
+                 bool columns, bool weighted, rules::RowSums* sums) {
+  if (columns) {
+    sum_columns(team, x, weight, geometry, weighted, sums);
+  } else {
+    sum_rows(team, x, weight, geometry, weighted, sums);
+  }
+}
+
 rules::NormalizedRows normalize_rows(Team& team, const RowAverages& rows,
                                      const rules::RowPlan& plan, const float* x,
                                      const Weights& weight, const Geometry& geometry,
                                      const RowScratch& scratch) {
-  if (rows.columns) {
-    sum_columns(team, x, weight, geometry, plan.weighted, scratch.sums);
-  } else {
-    sum_rows(team, x, weight, geometry, plan.weighted, scratch.sums);
-  }
+  sum_iterate(team, x, weight, geometry, rows.columns, plan.weighted, scratch.sums);
   const std::int64_t count = rules::row_count(geometry, rows.columns);
   const auto length = static_cast<double>(rules::row_length(geometry, rows.columns));
   double t_w = 0;

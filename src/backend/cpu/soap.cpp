@@ -11,6 +11,7 @@
 #include "backend/host/lapack.h"
 #include "backend/host/soap_basis.h"
 #include "backend/host/soap_step.h"
+#include "rules/cost.h"
 #include "rules/rounding.h"
 
 namespace rode::cpu {
@@ -148,7 +149,7 @@ class Operations {
           return;
         }
         combine(fresh, on_w, w, on_n, direction + at, n);
-        moved += write_weights(job_.weight, sequence_, job_.offset + at, at, n, w, fresh);
+        moved += write_weights(job_.weight, sequence_, job_.place() + at, at, n, w, fresh);
       });
       partial_[slice] = moved.ww;
       partial_[slices + slice] = moved.dd;
@@ -190,11 +191,8 @@ double soap_cost(const SoapJob& job) {
   const auto count = static_cast<double>(element_count(job));
   double cost = 20 * count;
   host::for_modes(job, [&](const Mode& mode) {
-    const auto n = static_cast<double>(mode.extent);
-    // Two rotations and half a Gram product per step; two rotations, a product and a QR
-    // (at a third of the speed of products) every so many.
-    cost += 5 * n * count +
-            (4 * n * count + 10 * n * n * n) / std::max(1, job.constants->precondition_frequency);
+    cost += rules::soap_flops(count, static_cast<double>(mode.extent),
+                              std::max(1, job.constants->precondition_frequency));
   });
   return cost;
 }

@@ -70,10 +70,21 @@ std::string protocol_of(const Comparison& comparison) {
     text += fmt::format(" (the task has {} epochs)", *epochs);
   }
   const std::string schedule = text_at(train, "schedule");
-  if (const auto warmup = number_at(run, "warmup"); warmup && schedule == "cosine") {
+  if (const auto warmup = number_at(run, "warmup");
+      warmup && (schedule == "cosine" || schedule == "wsd")) {
     text += fmt::format(", warm-up {}", *warmup);
   }
   if (!schedule.empty()) text += ", " + schedule;
+  if (const auto share = number_at(train, "cooldown")) {
+    text += fmt::format(" ({} cool-down over {} of the steps)", text_at(train, "cooldown_form"),
+                        *share);
+  }
+  if (const auto warm = number_at(train, "momentum_warmup")) {
+    text += fmt::format(", momentum warmed up over {} steps", *warm);
+  }
+  if (const auto tail = number_at(train, "average_tail")) {
+    text += fmt::format(", weights averaged over the last {} of the steps", *tail);
+  }
   std::set<std::uint64_t> seeds;
   for (const OptimizerSummary& optimizer : comparison.optimizers) {
     for (const RunSummary& one : optimizer.runs) seeds.insert(one.seed);

@@ -95,6 +95,7 @@ std::vector<RunProblem> not_finished(const std::vector<Comparison>& all) {
 
 std::string Report::title() const {
   if (comparisons.size() == 1) return comparisons.front().task;
+  if (comparisons.empty()) return "tables";
   return fmt::format("{} tasks and protocols", comparisons.size());
 }
 
@@ -102,15 +103,17 @@ Report make_report(FoundRuns found, const ReportOptions& options) {
   Report report;
   report.comparisons = compare_runs(found, options.titles);
   report.problems = std::move(found.problems);
-  if (report.comparisons.empty()) {
+  const bool has_files = !found.systems.empty() || !found.evaluations.empty();
+  if (report.comparisons.empty() && !has_files) {
     throw Error(ErrorKind::unsupported, "report",
                 report.problems.empty()
                     ? "no run was found: no folder has a run.json; expected runs of 'rode train', "
-                      "'rode compare' or 'rode sweep'"
+                      "'rode compare' or 'rode sweep', systems.json of 'rode bench systems' or "
+                      "results.json of 'rode evaluate'"
                     : fmt::format("no run can be used; the first problem: {}",
                                   report.problems.front().what));
   }
-  if (!options.base.empty() &&
+  if (!options.base.empty() && !report.comparisons.empty() &&
       std::none_of(report.comparisons.begin(), report.comparisons.end(),
                    [&](const auto& one) { return one.find(options.base) != nullptr; })) {
     difference_table(report.comparisons.front(), options.base);  // throws
@@ -123,6 +126,14 @@ Report make_report(FoundRuns found, const ReportOptions& options) {
                         transfer_table(report.comparisons)}) {
       if (!table.rows.empty()) report.tables.push_back(std::move(table));
     }
+  }
+  if (!found.evaluations.empty()) {
+    report.tables.push_back(fine_tuning_table(found.evaluations, report.problems));
+  }
+  for (std::size_t i = 0; i < found.systems.size(); ++i) {
+    Table table = bench_systems_table(found.systems[i]);
+    if (i > 0) table.name += fmt::format("-{}", i + 1);
+    report.tables.push_back(std::move(table));
   }
   report.not_finished = not_finished(report.comparisons);
   return report;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ void check_description(const fs::path& file, const Json& run) {
   if (run.is_object() && !run.contains("task") && run.contains("model")) {
     throw file_error(
         kOperation, file.string(),
-        "describes a run of 'rode finetune'; its table is that of 'rode evaluate table'");
+        "describes a run of 'rode finetune' that was not evaluated; run 'rode evaluate --run'");
   }
   require(run.is_object() && run.contains("task") && run["task"].is_object(), "has no task");
   require(is_name(text_at(run["task"], "name")), "its task has no name");
@@ -97,11 +98,35 @@ bool name_before(const std::string& a, const std::string& b) {
   return a < b;
 }
 
+bool is_systems(const Json& json) {
+  if (text_at(json, "bench") != "systems" || !json.contains("rows")) return false;
+  const Json& rows = json["rows"];
+  return rows.is_array() && std::all_of(rows.begin(), rows.end(), [](const Json& row) {
+           return !text_at(row, "task").empty() && !text_at(row, "optimizer").empty();
+         });
+}
+
+bool is_evaluation(const Json& json) {
+  return is_name(text_at(json, "optimizer")) && json.contains("seed") &&
+         json["seed"].is_number_integer() && json.contains("tasks") && json["tasks"].is_object();
+}
+
+enum class FileKind { other, systems, evaluation };
+
 class Finder {
  public:
   explicit Finder(const Note& note) : note_(note) {}
 
   void search(const fs::path& folder) {
+    if (fs::is_regular_file(folder)) {
+      take_file(folder);
+      return;
+    }
+    if (fs::exists(folder / "systems.json")) take_file(folder / "systems.json");
+    for (const fs::path& file : {folder / "results.json", folder / "evaluation" / "results.json"}) {
+      // Another file of that name is noted, and what is beside and below it is searched.
+      if (fs::exists(file) && take_file(file) == FileKind::evaluation) return;
+    }
     if (fs::exists(folder / "run.json")) {
       take(folder);
       return;
@@ -125,11 +150,40 @@ class Finder {
 
  private:
   void take(const fs::path& folder) {
+    once(folder, [&] { found_.runs.push_back(read_run(folder, note_)); });
+  }
+
+  // They have no checksums, and nothing to say about that.
+  FileKind take_file(const fs::path& file) {
+    FileKind& kind = kinds_[once_key(file)];  // as it was found the first time
+    once(file, [&] {
+      Json json = read_json(file);
+      if (is_systems(json)) {
+        kind = FileKind::systems;
+        found_.systems.push_back({file, std::move(json)});
+      } else if (is_evaluation(json)) {
+        kind = FileKind::evaluation;
+        found_.evaluations.push_back({file, std::move(json)});
+      } else {
+        throw file_error(kOperation, file.string(),
+                         "is neither of 'rode bench systems' nor of 'rode evaluate --run', which "
+                         "names optimizer and seed; leave it out, or repeat what wrote it");
+      }
+    });
+    return kind;
+  }
+
+  static fs::path once_key(const fs::path& path) {
     std::error_code error;
-    const fs::path whole = fs::weakly_canonical(folder, error);
-    if (!seen_.insert(error ? folder : whole).second) return;
+    const fs::path whole = fs::weakly_canonical(path, error);
+    return error ? path : whole;
+  }
+
+  template <class Read>
+  void once(const fs::path& folder, Read&& read) {
+    if (!seen_.insert(once_key(folder)).second) return;
     try {
-      found_.runs.push_back(read_run(folder, note_));
+      read();
     } catch (const Error& problem) {
       found_.problems.push_back({folder, problem.what()});
     } catch (const nlohmann::json::exception& problem) {
@@ -142,6 +196,7 @@ class Finder {
   const Note& note_;
   FoundRuns found_;
   std::set<fs::path> seen_;
+  std::map<fs::path, FileKind> kinds_;
 };
 
 }  // namespace
@@ -191,10 +246,11 @@ RunSummary read_run(const fs::path& folder, const Note& note) {
 FoundRuns find_runs(const std::vector<fs::path>& folders, const Note& note) {
   Finder finder(note);
   for (const fs::path& folder : folders) {
-    if (!fs::is_directory(folder)) {
+    if (!fs::is_directory(folder) && !fs::is_regular_file(folder)) {
       throw Error(ErrorKind::invalid_argument, kOperation,
                   fmt::format("'{}' is no folder; expected a folder of runs of 'rode train', "
-                              "'rode compare' or 'rode sweep'",
+                              "'rode compare' or 'rode sweep', or a file of 'rode bench systems' "
+                              "or 'rode evaluate'",
                               printable(folder.string())));
     }
     finder.search(folder);

@@ -36,13 +36,23 @@ struct RunProblem {
   std::string what;
 };
 
-struct FoundRuns {
-  std::vector<RunSummary> runs;
-  std::vector<RunProblem> problems;  // of folders that are left out
+// A file of another command that a report has a table for.
+struct FoundTable {
+  std::filesystem::path file;
+  Json json;
 };
 
-// Every folder with a run.json, those below a folder in the order of their names. A run that is
-// found twice, by the same path, counts once. Throws where a folder is missing.
+struct FoundRuns {
+  std::vector<RunSummary> runs = {};
+  std::vector<RunProblem> problems = {};     // of folders that are left out
+  std::vector<FoundTable> systems = {};      // of 'rode bench systems'
+  std::vector<FoundTable> evaluations = {};  // of 'rode evaluate', one per run
+};
+
+// Every folder with a run.json, those below a folder in the order of their names; besides
+// systems.json of 'rode bench systems', and results.json of 'rode evaluate', in a folder of its own
+// or in that of the fine-tuned run. Files of these two may be named themselves. What is found
+// twice, by the same path, counts once. Throws where a folder or file is missing.
 FoundRuns find_runs(const std::vector<std::filesystem::path>& folders, const Note& note = {});
 
 // A number at a key, where there is one.

@@ -31,6 +31,10 @@ Table norms_table(const std::vector<Comparison>& all);
 // there are none.
 Table transfer_table(const std::vector<Comparison>& all);
 
+// Of files of other commands. Evaluations that cannot stand in one row are added to `problems`.
+Table bench_systems_table(const FoundTable& found);
+Table fine_tuning_table(const std::vector<FoundTable>& found, std::vector<RunProblem>& problems);
+
 // The figure by which a task is judged: final loss, or best accuracy of images.
 struct Metric {
   std::string key;

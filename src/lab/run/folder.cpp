@@ -91,8 +91,8 @@ fs::path RunFolder::checkpoint(std::int64_t step) const {
 bool RunFolder::has_run() const { return fs::exists(path_ / "run.json"); }
 
 std::vector<fs::path> RunFolder::own_files() const {
-  return {path_ / "result.json", log(), times(), weights(), config(),
-          path_ / "checkpoints", best()};
+  return {path_ / "result.json", log(),  times(),   weights(), config(),
+          path_ / "checkpoints", best(), averaged()};
 }
 
 void RunFolder::check_start(bool overwrite) const {
@@ -171,6 +171,11 @@ void RunFolder::extend(const Json& run) const {
   // The result first: a longer run beside the result of the shorter would pass for finished.
   remove_result();
   write_json(path_ / "run.json", now);
+}
+
+std::int64_t RunFolder::last_extension() const {
+  const Json list = read_json(path_ / "run.json").value("extended", Json::array());
+  return list.is_array() && !list.empty() ? list.back().value("from", std::int64_t{0}) : 0;
 }
 
 Json RunFolder::environment() const {

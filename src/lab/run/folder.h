@@ -34,7 +34,9 @@ class RunFolder {
   std::filesystem::path times() const { return path_ / "times.jsonl"; }
   std::filesystem::path weights() const { return path_ / "model.safetensors"; }
   std::filesystem::path config() const { return path_ / "config.json"; }
-  std::filesystem::path best() const { return path_ / "best"; }  // a folder of weights
+  // Folders of weights.
+  std::filesystem::path best() const { return path_ / "best"; }
+  std::filesystem::path averaged() const { return path_ / "averaged"; }
   std::filesystem::path checkpoint(std::int64_t step) const;
 
   bool has_run() const;
@@ -50,6 +52,8 @@ class RunFolder {
   std::optional<std::int64_t> extended_from(const Json& run) const;
   // Makes it the run of the folder; its log and checkpoints stay.
   void extend(const Json& run) const;
+  // The step from which the run was last extended; 0 where it never was.
+  std::int64_t last_extension() const;
   // Where and on what the run began, as run.json has it; empty for runs of older versions.
   Json environment() const;
   // What a killed process has left half-written. Under the lock alone: another process's files

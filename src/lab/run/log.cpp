@@ -170,6 +170,7 @@ void RunLog::step(const StepRecord& record) {
   json["lr"] = record.lr;
   put(json, "lr_rho", record.lr_rho);
   put(json, "lr_rest", record.lr_rest);
+  put(json, "momentum", record.momentum);
   if (record.global) {
     json["gradient_norm"] = record.global->gradient_norm;
     json["weight_norm"] = record.global->weight_norm;
@@ -189,6 +190,8 @@ void RunLog::evaluation(const EvalRecord& record) {
   Json json = {{"kind", "evaluation"}, {"step", record.step}, {"loss", record.loss}};
   put(json, "accuracy", record.accuracy);
   json["best_loss"] = record.best_loss;
+  put(json, "averaged_loss", record.averaged_loss);
+  put(json, "averaged_accuracy", record.averaged_accuracy);
   json["weight_norm"] = record.weight_norm;
   json["matrices"] = radii_json(record.radii);
   log_.append(sealed(json) + "\n");

@@ -25,8 +25,9 @@ struct StepRecord {
   double lr = 0;
   std::optional<double> lr_rho = {};
   std::optional<double> lr_rest = {};
+  std::optional<double> momentum = {};           // where it warms up
   std::optional<GlobalDiagnostics> global = {};  // of steps that were waited for
-  std::vector<MatrixDiagnostics> matrices = {};  // RODE, in the last step before an evaluation
+  std::vector<MatrixDiagnostics> matrices = {};  // RODE, where they are logged
 };
 
 struct EvalRecord {
@@ -34,6 +35,9 @@ struct EvalRecord {
   double loss = 0;
   std::optional<double> accuracy = {};
   double best_loss = 0;
+  // Of the averaged weights, where there are any.
+  std::optional<double> averaged_loss = {};
+  std::optional<double> averaged_accuracy = {};
   double weight_norm = 0;
   std::vector<std::pair<std::string, double>> radii = {};  // norm of every matrix
 };

@@ -3,6 +3,7 @@
 #include "lab/run/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,21 @@ constexpr const char* kOwnDefaults = "the optimizer's own defaults";
 
 std::int64_t interval(std::int64_t wanted, std::int64_t unit, std::int64_t otherwise) {
   return wanted > 0 ? wanted * unit : otherwise;
+}
+
+// At least one step.
+std::int64_t share_of(std::int64_t total, double share) {
+  const auto steps = std::llround(share * static_cast<double>(total));
+  return std::clamp<std::int64_t>(steps, 1, total);
+}
+
+Schedule stable_decay(const TrainSpec& train, const RunPlan& plan) {
+  const std::int64_t steps =
+      std::min(share_of(plan.total, train.cooldown), plan.total - plan.warmup);
+  const Cooldown form = train.cooldown_form == "sqrt"    ? Cooldown::square_root
+                        : train.cooldown_form == "power" ? Cooldown::power
+                                                         : Cooldown::linear;
+  return Schedule::warmup_stable_decay(plan.warmup, plan.total, steps, form, train.cooldown_power);
 }
 
 // How bf16 weights are rounded belongs to the task: optimizers would not be comparable otherwise.
@@ -71,20 +87,23 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
   plan.warmup = warmup.value_or(train.warmup);
   plan.eval_every = interval(train.eval_interval, unit, plan.total);
   plan.checkpoint_every = interval(train.checkpoint_interval, unit, plan.eval_every);
-  if (train.schedule == "cosine") {
+  if (train.has_warmup()) {
     if (plan.warmup >= plan.total) {
       throw Error(ErrorKind::invalid_argument, "train",
                   fmt::format("{} steps with a warm-up of {}; expected more steps than the warm-up "
                               "has; set --warmup",
                               plan.total, plan.warmup));
     }
-    plan.schedule = Schedule::warmup_cosine(plan.warmup, plan.total);
+    plan.schedule = train.schedule == "wsd" ? stable_decay(train, plan)
+                                            : Schedule::warmup_cosine(plan.warmup, plan.total);
   } else if (train.schedule == "cosine-epoch") {
     plan.by_epoch = true;
     const std::int64_t length =
         steps > 0 ? (steps + plan.steps_per_epoch - 1) / plan.steps_per_epoch : train.epochs;
     plan.schedule = Schedule::cosine_by_epoch(std::max<std::int64_t>(1, length));
   }
+  plan.average_from = plan.total;
+  if (train.average_tail > 0) plan.average_from -= share_of(plan.total, train.average_tail);
   return plan;
 }
 
@@ -109,7 +128,7 @@ std::string describe_plan(const Task& task, const RunPlan& plan) {
       "{}{} steps of {} samples{}{}, {}",
       task.scale.empty() ? "" : fmt::format("scale {}: ", task.scale), plan.total, train.batch,
       plan.total == full ? "" : fmt::format(" (the task has {} steps)", full),
-      train.schedule == "cosine" ? fmt::format(", warm-up {}", plan.warmup) : "", train.schedule);
+      train.has_warmup() ? fmt::format(", warm-up {}", plan.warmup) : "", train.schedule);
 }
 
 nlohmann::ordered_json describe_run(const TrainOptions& options, const RunPlan& plan,

@@ -33,8 +33,8 @@ struct TrainOptions {
   std::int64_t keep = 2;        // checkpoints
   bool keep_best = false;       // the weights of the lowest validation loss, in <out>/best
   std::filesystem::path weights;  // safetensors to begin from; empty: drawn from the seed
-  // Norms in the log after every so many steps, without a wait for the device; 0: where losses are
-  // read.
+  // Norms and the matrices' diagnostics in the log after every so many steps, without a wait for
+  // the device; 0: norms where losses are read, matrices before evaluations.
   std::int64_t log_interval = 0;
   // Steps between two readings of losses and norms, each of which waits for the device; 0: 1 on
   // the CPU, 10 on a GPU.
@@ -58,7 +58,10 @@ struct RunPlan {
   std::int64_t warmup = 0;
   bool by_epoch = false;
   Schedule schedule = Schedule::constant();
+  // Weights are averaged after every step behind this one; `total`: never.
+  std::int64_t average_from = 0;
 
+  bool averages_at(std::int64_t step) const { return step > average_from; }
   double multiplier(std::int64_t step) const {
     return schedule.multiplier(by_epoch ? step / steps_per_epoch : step);
   }

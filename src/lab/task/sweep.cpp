@@ -108,7 +108,7 @@ SweepSpace parse_space(TomlTable& table, const Task& task, const std::string& na
 }
 
 void check_lengths(const TomlTable& table, const SweepSpec& sweep, const TrainSpec& train) {
-  if (train.schedule == "cosine" && sweep.steps <= train.warmup) {
+  if (train.has_warmup() && sweep.steps <= train.warmup) {
     table.fail("steps", fmt::format("is {}; expected more than the {} steps of the warm-up, which "
                                     "a sweep keeps",
                                     sweep.steps, train.warmup));

@@ -81,6 +81,17 @@ nlohmann::ordered_json train_json(const TrainSpec& train) {
                {"checkpoint_activations", train.checkpoint_activations},
                {"clip", train.clip},
                {"routing", to_string(train.route)}});
+  // Only where they act: runs of earlier versions have none of them.
+  if (train.schedule == "wsd") {
+    json["cooldown"] = train.cooldown;
+    json["cooldown_form"] = train.cooldown_form;
+    if (train.cooldown_form == "power") json["cooldown_power"] = train.cooldown_power;
+  }
+  if (train.momentum_warmup > 0) {
+    json["momentum_warmup"] = train.momentum_warmup;
+    json["momentum_start"] = train.momentum_start;
+  }
+  if (train.average_tail > 0) json["average_tail"] = train.average_tail;
   return json;
 }
 

@@ -56,10 +56,18 @@ struct DataSpec {
 struct TrainSpec {
   std::int64_t steps = 0;  // one of steps and epochs is 0
   std::int64_t epochs = 0;
-  std::int64_t batch = 0;                // samples per step, over all ranks and accumulated parts
-  std::int64_t accumulate = 1;           // parts of a batch; divides it
-  std::int64_t warmup = 0;               // steps
-  std::string schedule = "cosine";       // cosine, cosine-epoch, constant
+  std::int64_t batch = 0;           // samples per step, over all ranks and accumulated parts
+  std::int64_t accumulate = 1;      // parts of a batch; divides it
+  std::int64_t warmup = 0;          // steps
+  std::string schedule = "cosine";  // cosine, wsd, cosine-epoch, constant
+  // wsd: the share of the steps that cools down, and how; the exponent of "power".
+  double cooldown = 0.2;
+  std::string cooldown_form = "linear";  // linear, sqrt, power
+  double cooldown_power = 2;
+  // The optimizer's momentum begins here and reaches its own value after so many steps; 0: none.
+  std::int64_t momentum_warmup = 0;
+  double momentum_start = 0.85;
+  double average_tail = 0;               // share of the steps whose weights are averaged; 0: none
   std::int64_t eval_interval = 0;        // in steps, or in epochs where epochs are given
   std::int64_t checkpoint_interval = 0;  // the same; 0: with every evaluation
   std::string precision = "fp32";        // of the products: fp32, bf16 (autocast)
@@ -67,6 +75,8 @@ struct TrainSpec {
   bool checkpoint_activations = false;
   double clip = 0;  // largest gradient norm; 0: none
   Route route = Route::language;
+
+  bool has_warmup() const { return schedule == "cosine" || schedule == "wsd"; }
 };
 
 struct OptimizerSpec {

@@ -134,6 +134,27 @@ DataSpec parse_data(TomlTable& table) {
   return data;
 }
 
+// What a task may add to its schedule: a cool-down, a warm-up of momentum, averaged weights.
+void parse_tail(TomlTable& table, TrainSpec& train) {
+  for (const char* key : {"cooldown", "cooldown_form", "cooldown_power"}) {
+    if (table.has(key) && train.schedule != "wsd") {
+      table.fail(key, "belongs to schedule 'wsd'; set it, or leave this out");
+    }
+  }
+  assign(train.cooldown, table.number("cooldown", 1e-6, 1));
+  assign(train.cooldown_form, table.word("cooldown_form", {"linear", "sqrt", "power"}));
+  if (table.has("cooldown_power") && train.cooldown_form != "power") {
+    table.fail("cooldown_power", "belongs to cooldown_form 'power'; set it, or leave this out");
+  }
+  assign(train.cooldown_power, table.number("cooldown_power", 1e-3, 1e3));
+  assign(train.momentum_warmup, table.whole("momentum_warmup", 0, kMaxSteps));
+  if (table.has("momentum_start") && train.momentum_warmup == 0) {
+    table.fail("momentum_start", "needs momentum_warmup, the steps of the way; set it");
+  }
+  assign(train.momentum_start, table.number("momentum_start", 0, 0.9999));
+  assign(train.average_tail, table.number("average_tail", 0, 1));
+}
+
 TrainSpec parse_train(TomlTable& table) {
   TrainSpec train;
   assign(train.steps, table.whole("steps", 1, kMaxSteps));
@@ -147,17 +168,18 @@ TrainSpec parse_train(TomlTable& table) {
     table.fail("accumulate", fmt::format("is {}; expected a divisor of the batch of {}",
                                          train.accumulate, train.batch));
   }
-  assign(train.schedule, table.word("schedule", {"cosine", "cosine-epoch", "constant"}));
+  assign(train.schedule, table.word("schedule", {"cosine", "wsd", "cosine-epoch", "constant"}));
   if (train.schedule == "cosine-epoch" && train.epochs == 0) {
     table.fail("schedule", "is 'cosine-epoch'; expected epochs with it");
   }
   assign(train.warmup, table.whole("warmup", 0, kMaxSteps));
   if (train.warmup > 0 &&
-      (train.schedule != "cosine" || (train.steps > 0 && train.warmup >= train.steps))) {
-    table.fail("warmup", fmt::format("is {}; expected schedule 'cosine' and fewer warm-up steps "
-                                     "than steps",
+      (!train.has_warmup() || (train.steps > 0 && train.warmup >= train.steps))) {
+    table.fail("warmup", fmt::format("is {}; expected schedule 'cosine' or 'wsd' and fewer warm-up "
+                                     "steps than steps",
                                      train.warmup));
   }
+  parse_tail(table, train);
   const std::int64_t longest = train.epochs > 0 ? kMaxEpochs : kMaxSteps;
   train.eval_interval = table.required("eval_interval", table.whole("eval_interval", 1, longest));
   assign(train.checkpoint_interval, table.whole("checkpoint_interval", 0, longest));

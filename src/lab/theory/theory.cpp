@@ -24,7 +24,13 @@ const char* name_of(Reproject reproject) {
 }
 
 RodeOptions rates(double lr, double lr_rho, Reproject reproject) {
-  return {.lr = lr, .lr_rho = lr_rho, .momentum = 0.9, .reproject = reproject};
+  return {.lr = lr,
+          .lr_rho = lr_rho,
+          .scale = RodeScale::kernel,
+          .momentum = 0.9,
+          .radius = Radius::learned,
+          .reproject = reproject,
+          .nesterov = false};
 }
 
 // The runs that meet Assumption 6; a check names the others.

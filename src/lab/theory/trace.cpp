@@ -124,6 +124,7 @@ Values iterate_of(const Values& weight, const Values& gradient, Extent extent,
   const std::vector<float> g(gradient.begin(), gradient.end());
   const Values before(w.begin(), w.end());
   options.lr = kAngle / std::sqrt(static_cast<double>(std::min(extent.rows, extent.cols)));
+  options.scale = RodeScale::kernel;
   options.radius = Radius::fixed;
   options.snr = false;
   options.splits = "";

@@ -37,8 +37,8 @@ struct Trace {
   bool overflowed = false;  // the step after the last one left weights that are not finite
 
   std::size_t count() const { return steps.size() - 1; }
-  double lr() const { return options.lr; }
-  double lr_rho() const;  // 0 where the radius is fixed
+  double lr() const { return options.lr.value_or(0); }  // as given: the theory has no default
+  double lr_rho() const;                                // 0 where the radius is fixed
   double momentum() const { return options.momentum; }
   double noise_rho_sq() const { return noise * noise; }  // E (g^rho - G^rho)^2
   double noise_tan_sq() const;                           // E ||g^tan - G^tan||^2

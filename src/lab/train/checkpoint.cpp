@@ -108,7 +108,7 @@ bool restore(const SafetensorsFile& file, const std::string& name, at::Generator
   return false;
 }
 
-Json to_json(const TrainState& state) {
+Json to_json(const TrainState& state, std::int64_t averaged) {
   Json json = {{"format", 1},
                {"step", state.step},
                {"evaluated", state.evaluated},
@@ -118,6 +118,13 @@ Json to_json(const TrainState& state) {
                {"last_accuracy", state.last_accuracy},
                {"data", to_json(state.data)},
                {"log_bytes", state.log_bytes}};
+  if (averaged > 0) {
+    json["averaged"] = averaged;
+  }
+  if (averaged > 0 && state.averaged_loss) {
+    json["averaged_loss"] = *state.averaged_loss;
+    json["averaged_accuracy"] = state.averaged_accuracy;
+  }
   if (std::isfinite(state.best_loss)) json["best_loss"] = state.best_loss;
   return json;
 }
@@ -134,6 +141,8 @@ TrainState train_state(const std::string& text) {
   state.data = stream_position(json.at("data"));
   state.log_bytes = json.at("log_bytes");
   if (json.contains("best_loss")) state.best_loss = json.at("best_loss");
+  if (json.contains("averaged_loss")) state.averaged_loss = json.at("averaged_loss");
+  state.averaged_accuracy = json.value("averaged_accuracy", 0.0);
   return state;
 }
 
@@ -152,7 +161,7 @@ TrainState read_state(const SafetensorsFile& file, const std::filesystem::path& 
 
 void save_checkpoint(const std::filesystem::path& path, Model& model,
                      rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                     const TrainState& state) {
+                     const TrainState& state, const WeightAverage& average) {
   Entries entries;
   for (const auto& item : model.module().named_parameters()) {
     entries.add("param." + item.key(), item.value());
@@ -160,19 +169,20 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
   for (const auto& item : model.module().named_buffers()) {
     entries.add("buffer." + item.key(), item.value());
   }
+  for (const auto& [name, tensor] : average.tensors()) entries.add("average." + name, tensor);
   entries.add("rng.cpu", generator(at::kCPU).get_state());
   if (device.is_cuda()) entries.add("rng.cuda", generator(device).get_state());
   optimizer.bind();  // a run may be saved before its first step
   rode::Optimizer& engine = optimizer.engine();
   entries.add(engine.state());
   auto metadata = engine.metadata();
-  metadata[kKey] = to_json(state).dump();
+  metadata[kKey] = to_json(state, average.count()).dump();
   write_safetensors(path, entries.list(), metadata);
 }
 
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model,
                                  rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                                 std::uint64_t seed) {
+                                 std::uint64_t seed, WeightAverage& average) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   LoadedCheckpoint loaded{
       .state = read_state(file, path), .seeded = {}, .checksum_note = file.checksum_note()};
@@ -183,6 +193,8 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model
   for (auto& item : model.module().named_buffers()) {
     fill(file, "buffer." + item.key(), item.value());
   }
+  average.restart(model, nlohmann::json::parse(file.metadata().at(kKey)).value("averaged", 0));
+  for (const auto& [name, tensor] : average.tensors()) fill(file, "average." + name, tensor);
   optimizer.bind();
   rode::Optimizer& engine = optimizer.engine();
   engine.load_state(file);

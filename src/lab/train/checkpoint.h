@@ -3,6 +3,7 @@
 //
 //   param.<name>, buffer.<name>     the model
 //   state.<name>.<key>              the optimizer, as `rode step` names it
+//   average.<name>                  averaged weights, where there are any
 //   rng.cpu, rng.cuda               torch's generators
 //   metadata "rode.step", ...       the engine's; "rode.train": a JSON object (TrainState)
 // The data's random numbers are derived from seed, epoch and sample: its position is their state.
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@
 
 #include "lab/models/model.h"
 #include "lab/stream/sample_order.h"
+#include "lab/train/average.h"
 #include "rode/torch/optimizer.h"
 
 namespace rode::lab {
@@ -30,6 +33,9 @@ struct TrainState {
   double best_accuracy = 0;
   double last_loss = 0;  // of the last evaluation
   double last_accuracy = 0;
+  // Of the last evaluation with averaged weights, where there was one and it was finite.
+  std::optional<double> averaged_loss = {};
+  double averaged_accuracy = 0;
   StreamPosition data;
   std::uint64_t log_bytes = 0;  // of log.jsonl, when it was saved
 };
@@ -37,7 +43,7 @@ struct TrainState {
 // Replaces `path` in one step; where that fails, what was there stays.
 void save_checkpoint(const std::filesystem::path& path, Model& model,
                      rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                     const TrainState& state);
+                     const TrainState& state, const WeightAverage& average);
 
 struct LoadedCheckpoint {
   TrainState state;
@@ -51,6 +57,6 @@ struct LoadedCheckpoint {
 // be used.
 LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model,
                                  rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                                 std::uint64_t seed);
+                                 std::uint64_t seed, WeightAverage& average);
 
 }  // namespace rode::lab

@@ -34,8 +34,8 @@ void check_place(const TrainState& state, std::int64_t step, const ResumeFrom& f
 TrainState load(const RunFolder& folder, std::int64_t step, const ResumeFrom& from,
                 Session& session, const Note& note) {
   const auto path = folder.checkpoint(step);
-  LoadedCheckpoint loaded =
-      load_checkpoint(path, session.model(), session.optimizer(), session.device(), from.seed);
+  LoadedCheckpoint loaded = load_checkpoint(path, session.model(), session.optimizer(),
+                                            session.device(), from.seed, session.average());
   check_place(loaded.state, step, from, path);
   if (!loaded.checksum_note.empty()) note(loaded.checksum_note);
   for (const std::string& generator : loaded.seeded) {

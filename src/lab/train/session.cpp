@@ -21,7 +21,6 @@
 #include "lab/base/random.h"
 #include "lab/models/autocast.h"
 #include "lab/task/model_size.h"
-#include "lab/train/norms.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -230,15 +229,10 @@ void Session::step(double multiplier) {
   optimizer_->step(multiplier);
 }
 
-at::Tensor Session::step_with_norms(double multiplier) {
-  clip();
-  std::vector<at::Tensor> all;
-  for_each_group(*optimizer_, [&](const auto& parameters, const auto&) {
-    all.insert(all.end(), parameters.begin(), parameters.end());
-  });
-  StepNorms norms(all);
-  optimizer_->step(multiplier);
-  return norms.finish();
+void Session::set_momentum(double momentum) {
+  for (auto& group : optimizer_->param_groups()) {
+    dynamic_cast<rode::torch::GroupOptions&>(group.options()).set_number("momentum", momentum);
+  }
 }
 
 void Session::check() { optimizer_->check(); }

@@ -15,6 +15,7 @@
 #include "lab/models/model.h"
 #include "lab/run/batches.h"
 #include "lab/run/plan.h"
+#include "lab/train/average.h"
 #include "rode/torch/optimizer.h"
 
 namespace rode::lab {
@@ -53,9 +54,7 @@ class Session {
   std::vector<Measured> read(const std::vector<Unread>& unread) const;
   // All rates times `multiplier`. Enqueued only, on a GPU: what it refuses comes from check().
   void step(double multiplier);
-  // The same, and norms of the step that stay on the device: see norms.h. Costs a copy of the
-  // weights.
-  at::Tensor step_with_norms(double multiplier);
+  void set_momentum(double momentum);  // of the matrix rule, from the next step on
   void check();
   void clear_gradients() { optimizer_->zero_grad(); }
   void synchronize() const;  // waits for all that the device has to do
@@ -69,6 +68,7 @@ class Session {
   // Torch's tensors alone, as torch.cuda.max_memory_allocated counts; nothing on the CPU.
   std::optional<std::int64_t> torch_peak_bytes() const;
   Model& model() { return *model_; }
+  WeightAverage& average() { return average_; }
   rode::torch::EngineOptimizer& optimizer() { return *optimizer_; }
   c10::Device device() const { return device_; }
   int threads() const;
@@ -84,6 +84,7 @@ class Session {
   Task task_;
   c10::Device device_;
   std::unique_ptr<Model> model_;
+  WeightAverage average_;
   std::unique_ptr<rode::torch::EngineOptimizer> optimizer_;
 };
 

@@ -7,7 +7,6 @@
 
 #include "core/file_io.h"
 #include "lab/train/bf16_speed.h"
-#include "lab/train/norms.h"
 #include "lab/train/torch_messages.h"
 #include "lab/train/trainer_impl.h"
 #include "rode/optimizer.h"
@@ -22,7 +21,7 @@ void Trainer::Impl::save() {
   log->sync();
   state.log_bytes = log->bytes();
   save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer(),
-                  session.device(), state);
+                  session.device(), state, session.average());
   saved = state.step;
   saved_evaluation = state.evaluated;
   folder.keep_last(options.keep, saved);
@@ -49,6 +48,12 @@ bool Trainer::Impl::evaluate() {
         report(part);
       });
   if (!measured) return false;
+  std::optional<Measured> averaged;
+  if (session.average().count() > 0) {
+    const WeightAverage::Use use(session.average(), session.model());
+    averaged = session.evaluate(batches, [this] { return stopping(); }, {});
+    if (!averaged) return false;
+  }
   if (!std::isfinite(measured->loss)) {
     diverge(state.step, "the validation loss is " + std::to_string(measured->loss));
   }
@@ -62,10 +67,17 @@ bool Trainer::Impl::evaluate() {
     state.best_step = state.step;
     save_best();
   }
+  if (averaged && !std::isfinite(averaged->loss)) averaged.reset();
+  if (averaged) {
+    state.averaged_loss = averaged->loss;
+    state.averaged_accuracy = averaged->accuracy.value_or(0);
+  }
   log->evaluation({.step = state.step,
                    .loss = measured->loss,
                    .accuracy = measured->accuracy,
                    .best_loss = state.best_loss,
+                   .averaged_loss = averaged ? std::optional(averaged->loss) : std::nullopt,
+                   .averaged_accuracy = averaged ? averaged->accuracy : std::nullopt,
                    .weight_norm = norms.all,
                    .radii = norms.matrices});
   Progress whole = progress();
@@ -84,11 +96,16 @@ bool Trainer::Impl::train_step() {
   unread.push_back(*measured);
   const double multiplier = plan.multiplier(state.step);
   rates = rates_at(method, multiplier);
+  const TrainSpec& train = options.task.train;
+  const auto momentum =
+      momentum_at(method, state.step, train.momentum_warmup, train.momentum_start);
+  if (momentum) session.set_momentum(*momentum);
   waiting.push_back({.step = state.step,
                      .multiplier = multiplier,
                      .lr = rates->lr,
                      .lr_rho = rates->lr_rho,
-                     .lr_rest = rates->lr_rest});
+                     .lr_rest = rates->lr_rest,
+                     .momentum = momentum});
   if (read_interval == 1) {
     // Known before anything has moved.
     read_losses();
@@ -97,6 +114,14 @@ bool Trainer::Impl::train_step() {
   }
   take_step(multiplier);
   ++state.step;
+  if (plan.averages_at(state.step)) {
+    // A run that was extended has averages of its old end.
+    if (state.step == plan.average_from + 1) {
+      session.average().restart(session.model(), 0);
+      state.averaged_loss.reset();
+    }
+    session.average().add(session.model());
+  }
   state.data = batch.after;
   if (std::ssize(waiting) >= read_interval || plan.evaluates_at(state.step) ||
       plan.saves_at(state.step)) {
@@ -108,27 +133,34 @@ bool Trainer::Impl::train_step() {
 }
 
 void Trainer::Impl::take_step(double multiplier) {
-  // The last of those that are read together has the engine's own norms.
-  const bool gathers = options.log_interval > 0 && read_interval > options.log_interval &&
-                       state.step % options.log_interval == 0;
   try {
-    if (gathers) {
-      gathered.push_back(session.step_with_norms(multiplier));
-      gathered_at.push_back(waiting.size() - 1);
-    } else {
-      session.step(multiplier);
-    }
+    session.step(multiplier);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::non_finite) throw;
     diverge(state.step, error.what());
   }
 }
 
-void Trainer::Impl::read_gathered() {
-  const std::vector<GlobalDiagnostics> found = read_norms(gathered);
-  for (std::size_t i = 0; i < found.size(); ++i) waiting[gathered_at[i]].global = found[i];
-  gathered.clear();
-  gathered_at.clear();
+// Of every so many steps where that was asked for, and of the last before an evaluation: with the
+// step and not with the evaluation behind it, since a resumed run may begin between them.
+bool Trainer::Impl::logs_matrices(std::int64_t step) const {
+  return plan.evaluates_at(step + 1) ||
+         (options.log_interval > 0 && step % options.log_interval == 0);
+}
+
+// What the engine has kept of the steps that were not waited for. None of them was refused: a run
+// does not go on behind one.
+void Trainer::Impl::read_history() {
+  if (options.log_interval == 0 || read_interval == 1) return;
+  std::vector<StepDiagnostics> kept = session.optimizer().take_history();
+  const std::size_t count = std::min(kept.size(), waiting.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    StepRecord& record = waiting[waiting.size() - count + i];
+    StepDiagnostics& found = kept[kept.size() - count + i];
+    if (record.step % options.log_interval != 0) continue;
+    record.global = found.global;
+    record.matrices = std::move(found.matrices);
+  }
 }
 
 void Trainer::Impl::read_losses() {
@@ -142,7 +174,6 @@ void Trainer::Impl::read_losses() {
 void Trainer::Impl::settle() {
   if (waiting.empty()) return;
   read_losses();
-  read_gathered();
   std::string refused;
   try {
     session.check();
@@ -150,6 +181,7 @@ void Trainer::Impl::settle() {
     if (error.kind() != ErrorKind::non_finite) throw;
     refused = error.what();
   }
+  if (refused.empty()) read_history();
   const rode::Optimizer& engine = session.optimizer().engine();
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     StepRecord& record = waiting[i];
@@ -161,8 +193,7 @@ void Trainer::Impl::settle() {
     loss = record.loss;
     if (i + 1 == waiting.size() && refused.empty()) {
       record.global = engine.global_diagnostics();
-      // With the step and not with the evaluation behind it: a resumed run may begin between them.
-      if (plan.evaluates_at(record.step + 1)) record.matrices = engine.matrix_diagnostics();
+      if (logs_matrices(record.step)) record.matrices = engine.matrix_diagnostics();
     }
     log->step(record);
   }
@@ -209,6 +240,12 @@ TrainOutcome Trainer::Impl::run() {
   save();
   save_pretrained(session.model(), folder.path(),
                   std::max<std::int64_t>(1, options.task.data.sequence));
+  if (session.average().count() > 0) {
+    const WeightAverage::Use use(session.average(), session.model());
+    create_folders(folder.averaged(), "train");
+    save_pretrained(session.model(), folder.averaged(),
+                    std::max<std::int64_t>(1, options.task.data.sequence));
+  }
   TrainOutcome outcome{TrainStatus::finished, state.step, result("finished")};
   folder.write_result(outcome.result);
   return outcome;

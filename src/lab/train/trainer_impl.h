@@ -41,7 +41,8 @@ struct Trainer::Impl {
   bool train_step();
   void take_step(double multiplier);
   void read_losses();
-  void read_gathered();
+  void read_history();
+  bool logs_matrices(std::int64_t step) const;
   void settle();
   Progress progress() const;
   void report(const Progress& progress) const {
@@ -81,9 +82,6 @@ struct Trainer::Impl {
   std::vector<StepRecord> waiting;
   std::vector<Measured> losses;
   std::vector<Unread> unread;
-  // Norms of steps that were not waited for, on the device: with their place in `waiting`.
-  std::vector<std::size_t> gathered_at;
-  std::vector<at::Tensor> gathered;
   std::int64_t read_interval = 1;
   Pace pace;
 };

@@ -56,6 +56,13 @@ Json Trainer::Impl::result(const char* status) {
     json["best_step"] = state.best_step;
     json["weight_norm"] = session.norms().all;
   }
+  if (session.average().count() > 0) {
+    json["averaged_steps"] = session.average().count();
+  }
+  if (session.average().count() > 0 && state.averaged_loss) {
+    json["averaged_loss"] = *state.averaged_loss;
+    if (!options.task.is_language()) json["averaged_accuracy"] = state.averaged_accuracy;
+  }
   if (!options.task.is_language()) {
     json["final_accuracy"] = state.last_accuracy;
     json["best_accuracy"] = state.best_accuracy;

@@ -33,9 +33,15 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
   if (options.read_interval > 0) read_interval = options.read_interval;
   // Norms that are asked for less often than losses are read come with them.
   if (options.log_interval > read_interval) read_interval = options.log_interval;
+  if (options.log_interval > 0 && read_interval > 1) {
+    session.optimizer().keep_history(static_cast<std::size_t>(read_interval));
+  }
   for (const std::string& text : batches.notes()) note(text);
   const std::string repeats = note_of_repeats(options.task, plan, batches.epoch_samples());
   if (!repeats.empty()) note(repeats);
+  if (options.task.train.momentum_warmup > 0 && !method.number("momentum")) {
+    note("'" + spec.name + "' has no option momentum; momentum_warmup does not act on it");
+  }
   begin();
 }
 
@@ -102,6 +108,12 @@ void Trainer::Impl::load() {
                             session, [this](const std::string& text) { note(text); });
   if (!found) return;
   state = *found;
+  // Those of the old end of a run that was extended: they may count steps before the new tail. By
+  // the folder, since the process that extended it may have been killed before it saved anything.
+  if (!plan.averages_at(state.step) || state.step <= folder.last_extension()) {
+    session.average().restart(session.model(), 0);
+    state.averaged_loss.reset();
+  }
   resumed = true;
   saved = state.step;
   saved_evaluation = state.evaluated;

@@ -11,6 +11,7 @@ from .defaults import DEFAULTS, SAME_RULE, options_of
 from .elementwise import Adafactor, AdamW, AdEMAMix, Lion, Sgd, torch_adamw, torch_sgd
 from .int8 import Int8State
 from .muon import MarsM, Muon
+from .muown import Muown
 from .rode import Rode
 from .soap import Soap
 
@@ -21,9 +22,11 @@ _MATRIX_RULES = {
     "rode": Rode,
     "rode-snr": Rode,
     "rode-fixed": Rode,
+    "rode-paper": Rode,
     "muon": Muon,
     "muon-rms": Muon,
     "muon-normproj": Muon,
+    "muown": Muown,
     "soap": Soap,
     "mars-m": MarsM,
 }
@@ -43,7 +46,8 @@ def make(optimizer, w, changed=None, *, name="w", matrix=None, in_out=False, dty
 def _full(optimizer, w, options, name, matrix, in_out, dtype, int8):
     """With state in full precision."""
     # A matrix that begins at zero has no direction, and is the rest's.
-    if matrix and options.get("on_zero") == "rest" and np.linalg.norm(w) <= options["eps"]:
+    rest = options.get("on_zero") == "rest" or optimizer == "muown"
+    if matrix and rest and np.linalg.norm(w) <= (0 if optimizer == "muown" else options["eps"]):
         matrix = False
     if matrix and optimizer in _MATRIX_RULES:
         return _MATRIX_RULES[optimizer](name, w, options, in_out=in_out, dtype=dtype)
@@ -55,12 +59,17 @@ def _full(optimizer, w, options, name, matrix, in_out, dtype, int8):
             options["betas_rest"],
             options["eps_rest"],
         )
-        return torch_adamw(w, *rest) if use_torch else AdamW(w, *rest, dtype=dtype)
+        cautious = options.get("cautious_decay", False)
+        if use_torch and not cautious:
+            return torch_adamw(w, *rest)
+        return AdamW(w, *rest, cautious=cautious, dtype=dtype)
     lr = options["lr" if matrix else "lr_rest"]
     decay = options["weight_decay" if matrix else "weight_decay_rest"]
     if optimizer == "adamw":
         rule = (lr, decay, options["betas"], options["eps"], options["maximize"])
-        return torch_adamw(w, *rule) if use_torch else AdamW(w, *rule, dtype=dtype)
+        if use_torch and not options["cautious_decay"]:
+            return torch_adamw(w, *rule)
+        return AdamW(w, *rule, options["cautious_decay"], dtype)
     if optimizer == "sgd":
         rule = (lr, decay, options["momentum"], options["nesterov"], options["maximize"])
         # PyTorch keeps no buffer without momentum; ours exists and stays at zero.
@@ -79,7 +88,7 @@ def _full(optimizer, w, options, name, matrix, in_out, dtype, int8):
             dtype,
         )
     if optimizer == "lion":
-        return Lion(w, lr, decay, options["betas"], dtype)
+        return Lion(w, lr, decay, options["betas"], options["cautious_decay"], dtype)
     if optimizer == "adafactor":
         return Adafactor(
             w, lr, decay, options["eps"], options["clip_threshold"], options["decay_rate"], dtype

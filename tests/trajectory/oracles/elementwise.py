@@ -6,11 +6,15 @@ import math
 import numpy as np
 import torch
 
+from .cautious import decay
+
 
 class AdamW:
-    def __init__(self, w, lr, weight_decay, betas, eps, maximize=False, dtype=np.float64):
+    def __init__(
+        self, w, lr, weight_decay, betas, eps, maximize=False, cautious=False, dtype=np.float64
+    ):
         self.lr, self.wd, self.betas, self.eps, self.dtype = lr, weight_decay, betas, eps, dtype
-        self.maximize = maximize
+        self.maximize, self.cautious = maximize, cautious
         self.state = {
             "exp_avg": np.zeros(w.shape, dtype),
             "exp_avg_sq": np.zeros(w.shape, dtype),
@@ -26,7 +30,8 @@ class AdamW:
         st["exp_avg_sq"] = b2 * st["exp_avg_sq"] + (1 - b2) * g * g
         m_hat = st["exp_avg"] / (1 - b1**t)
         v_hat = st["exp_avg_sq"] / (1 - b2**t)
-        return w * (1 - self.lr * self.wd) - self.lr * m_hat / (np.sqrt(v_hat) + self.eps)
+        update = m_hat / (np.sqrt(v_hat) + self.eps)
+        return w - self.lr * (update + decay(w, update, self.wd, self.cautious))
 
 
 class AdEMAMix:
@@ -95,15 +100,16 @@ class Adafactor:
 
 
 class Lion:
-    def __init__(self, w, lr, weight_decay, betas, dtype=np.float64):
+    def __init__(self, w, lr, weight_decay, betas, cautious=False, dtype=np.float64):
         self.lr, self.wd, self.betas, self.dtype = lr, weight_decay, betas, dtype
+        self.cautious = cautious
         self.state = {"exp_avg": np.zeros(w.shape, dtype)}
 
     def step(self, w, g):
         w, g, m, (b1, b2) = w.astype(self.dtype), g.astype(self.dtype), self.state, self.betas
         update = np.sign(b1 * m["exp_avg"] + (1 - b1) * g)
         m["exp_avg"] = b2 * m["exp_avg"] + (1 - b2) * g
-        return w - self.lr * (update + self.wd * w)
+        return w - self.lr * (update + decay(w, update, self.wd, self.cautious))
 
 
 class Sgd:

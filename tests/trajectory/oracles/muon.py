@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from .cautious import decay
 from .matrix import MatrixView, newton_schulz, norm, normalized_rows
 
 
@@ -44,7 +45,8 @@ class Muon:
         if o["normalize"] == "rows":
             kernel = normalized_rows(kernel, self.state["row_avg_sq"][rows], o["row_beta"])
         scale = update_scale(o["scale"], *w.shape)
-        moved = (1 - lr * o["weight_decay"]) * w - lr * scale * kernel
+        moved = w - lr * decay(w, kernel, o["weight_decay"], o["cautious_decay"])
+        moved = moved - lr * scale * kernel
         if o["constraint"] == "none":
             return moved
         radius = float(self.state["radius"][i])
@@ -85,4 +87,6 @@ class MarsM:
         if o["normalize"] == "rows":
             kernel = normalized_rows(kernel, self.state["row_avg_sq"], o["row_beta"])
         scale = update_scale("rms", *m.shape)
-        return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * scale * self.view.tensor(kernel)
+        update = self.view.tensor(kernel)
+        decayed = w - o["lr"] * decay(w, update, o["weight_decay"], o["cautious_decay"])
+        return decayed - o["lr"] * scale * update

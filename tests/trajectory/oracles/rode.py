@@ -10,6 +10,7 @@ from .matrix import (
     MatrixView,
     guard,
     inner,
+    newton_schulz,
     norm,
     normalized_rows,
     polynomial,
@@ -31,16 +32,22 @@ class Rode:
         self.dtype = dtype
         self.view = MatrixView(name, w.shape, options["splits"], in_out)
         count = len(self.view.blocks)
+        self.per_row = options["radius_scope"] == "rows"
+        radii = self.view.fan_out if self.per_row else count
         matrix = self.view.matrix(w.astype(dtype))
         self.state = {"momentum": np.zeros(w.shape, dtype)}
         if options["snr"]:
             self.state["snr_norm"] = np.zeros(count)
         if options["radius"] == "fixed":
-            self.state["radius"] = np.array([norm(matrix[rows]) for rows in self.view.blocks])
+            self.state["radius"] = (
+                np.sqrt(np.sum(np.square(matrix), axis=1))
+                if self.per_row
+                else np.array([norm(matrix[rows]) for rows in self.view.blocks])
+            )
         if options["radius"] == "adaptive":
-            self.state["radius_avg"] = np.zeros(count)
-            self.state["radius_avg_sq"] = np.zeros(count)
-            self.state["step"] = np.zeros(1, np.int64)
+            self.state["radius_avg"] = np.zeros(radii)
+            self.state["radius_avg_sq"] = np.zeros(radii)
+            self.state["step"] = np.zeros(count, np.int64)
         if options["normalize"] == "rows":
             self.state["row_avg_sq"] = np.zeros(self.view.fan_out)
         self.diag = {}
@@ -59,7 +66,8 @@ class Rode:
             self.state["step"] = self.state["step"] + 1
         rows_of_diag = []
         for i, rows in enumerate(self.view.blocks):
-            result = self._block(i, rows, weight[rows], grad[rows], buffer[rows])
+            block = self._rows if self.per_row else self._block
+            result = block(i, rows, weight[rows], grad[rows], buffer[rows])
             new_weight[rows], new_buffer[rows], diag = result
             rows_of_diag.append(diag)
         self.state["momentum"] = self.view.tensor(new_buffer)
@@ -111,6 +119,52 @@ class Rode:
                     u_next = u - theta * d
                 u_next = u_next / norm(u_next)
         return rho_next * u_next, b_new, diag
+
+    def _rows(self, i, rows, w, g, b):
+        """radius_scope = rows: every row is a point on a sphere of its own."""
+        o = self.o
+        beta = o["momentum"]
+        diag = dict.fromkeys(DIAGNOSTICS, 0.0)
+        diag["gamma"] = 1.0
+        whole = norm(w)
+        if whole <= o["eps"]:
+            return w, beta * b + g, diag
+        rho = np.sqrt(np.sum(np.square(w), axis=1, keepdims=True))
+        held = rho <= o["eps"]
+        u = np.where(held, 0, w / np.where(held, 1, rho))
+        project = lambda x: x - np.sum(x * u, axis=1, keepdims=True) * u
+        b_new = beta * project(b) + g
+        s = np.sum(g * u, axis=1)
+        m, g_perp = (np.where(held, 0, project(x)) for x in (b_new, g))
+        gamma = 1.0
+        if o["snr"]:
+            v = beta * self.state["snr_norm"][i] + norm(g_perp) + o["eps"]
+            self.state["snr_norm"][i] = v
+            gamma = min(max(norm(m) / v, o["snr_min"]), 1.0)
+        rho_next = rho.copy()
+        for k in np.flatnonzero(~held[:, 0]):
+            rho_next[k] = self._radius(rows.start + k, float(rho[k, 0]), float(s[k]))
+        diag.update(rho=whole, rho_next=norm(rho_next), s=inner(g, w) / whole, m_norm=norm(m))
+        diag["gamma"] = gamma
+        start = beta * m + g_perp if o["nesterov"] else m
+        if o["direction"] == "fixed" or norm(start) <= o["eps_ns"]:
+            return np.where(held, w, rho_next * u), b_new, diag
+        kernel = start / norm(start)
+        if o["conditioner"] != "none":
+            kernel = newton_schulz(kernel, o["coefficients"], o["ns_steps"])
+        kernel = project(kernel)
+        if o["normalize"] == "rows":
+            kernel = normalized_rows(kernel, self.state["row_avg_sq"][rows], o["row_beta"])
+        q = np.sqrt(np.sum(np.square(kernel), axis=1, keepdims=True))
+        rate = o["lr"] * gamma / (math.sqrt(min(w.shape)) if o["scale"] == "angle" else 1)
+        theta = rate * math.sqrt(len(w)) * q
+        diag.update(q=norm(kernel), theta=rate * norm(kernel))
+        d = np.divide(kernel, q, out=np.zeros_like(kernel), where=q > 0)
+        if o["direction"] == "geodesic":
+            turned = np.cos(theta) * u - np.sin(theta) * d
+        else:
+            turned = (u - theta * d) / np.sqrt(1 + theta**2)
+        return np.where(held, w, rho_next * turned), b_new, diag
 
     def _radius(self, i, rho, s):
         o, kind = self.o, self.o["radius"]

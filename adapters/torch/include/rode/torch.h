@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizers for LibTorch: torch::optim::Optimizers over the engine.
 //
-//   rode::torch::RODE optimizer(*model, rode::RodeOptions{.lr = 1e-3});
+//   rode::torch::RODE optimizer(*model, rode::RodeOptions{.lr = 3e-2});
 //   loss.backward();
 //   optimizer.step();
 #pragma once

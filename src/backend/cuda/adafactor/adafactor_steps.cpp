@@ -73,7 +73,7 @@ AdafactorSteps::AdafactorSteps(const std::deque<AdafactorJob>& jobs, cudaStream_
     task.planes = job.planes;
     task.rows = job.rows;
     task.cols = job.cols;
-    task.offset = job.offset;
+    task.offset = job.place();
     task.cut = adafactor_cut(job);
     task.first_slice = static_cast<std::int64_t>(slices.size());
     task.slices = adafactor_slices(job);

@@ -67,8 +67,8 @@ __device__ inline void load_low(const std::uint16_t* low, std::int64_t at, Bits<
 }
 
 // Runs that are not there read as zeros. `at[u]` is where run u begins.
-template <int kWidth, int kCount>
-__device__ void load(const void* data, bool half, const Runs<kWidth, kCount>& runs,
+template <int kWidth, int kCount, int kThreads>
+__device__ void load(const void* data, bool half, const Runs<kWidth, kCount, kThreads>& runs,
                      const std::int64_t (&at)[kCount], Bits<kWidth> (&bits)[kCount]) {
 #pragma unroll
   for (int u = 0; u < kCount; ++u) clear(bits[u]);
@@ -85,14 +85,14 @@ __device__ void load(const void* data, bool half, const Runs<kWidth, kCount>& ru
   }
 }
 
-template <int kWidth, int kCount>
-__device__ void load(const ArrayView& array, const Runs<kWidth, kCount>& runs,
+template <int kWidth, int kCount, int kThreads>
+__device__ void load(const ArrayView& array, const Runs<kWidth, kCount, kThreads>& runs,
                      const std::int64_t (&at)[kCount], Bits<kWidth> (&bits)[kCount]) {
   load(array.data, array.bf16 != 0, runs, at, bits);
 }
 
-template <int kWidth, int kCount>
-__device__ void load(const WeightView& weight, const Runs<kWidth, kCount>& runs,
+template <int kWidth, int kCount, int kThreads>
+__device__ void load(const WeightView& weight, const Runs<kWidth, kCount, kThreads>& runs,
                      const std::int64_t (&at)[kCount], Bits<kWidth> (&bits)[kCount]) {
   load(weight.data, weight.bf16 != 0, runs, at, bits);
   if (weight.low_bits == nullptr) return;

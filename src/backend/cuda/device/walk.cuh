@@ -49,12 +49,12 @@ struct Walk {
   }
 };
 
-// Up to kCount runs of kWidth elements that one thread works on at the same time.
-template <int kWidth, int kCount>
+// Up to kCount runs of kWidth elements that one of kThreads threads works on at the same time.
+template <int kWidth, int kCount, int kThreads = kSliceThreads>
 struct Runs {
-  static constexpr int kStep = kWidth * kSliceThreads;  // from one run to the next
-  int begin;                                            // of the first run
-  int end;                                              // runs from here on are not there
+  static constexpr int kStep = kWidth * kThreads;  // from one run to the next
+  int begin;                                       // of the first run
+  int end;                                         // runs from here on are not there
   __device__ int element(int u) const { return begin + u * kStep; }
   __device__ bool valid(int u) const { return element(u) < end; }
 };

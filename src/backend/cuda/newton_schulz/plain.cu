@@ -7,6 +7,7 @@
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/newton_schulz/elements.cuh"
 #include "backend/cuda/newton_schulz/products.h"
+#include "backend/cuda/newton_schulz/schatten.cuh"
 
 namespace rode::cuda {
 namespace {
@@ -84,7 +85,11 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
 
   Blend blend{1, 0, 0, 0};
   const bool blended = kSymmetric && phase.blends != nullptr;
-  if (blended) blend = phase.blends[matrix];
+  if (blended) {
+    blend = phase.blends[matrix];
+    if (phase.squares != nullptr) blend = of_squares(blend, phase.squares + matrix, d.rows);
+  }
+  const bool squares = kSymmetric && !blended && phase.squares != nullptr;
   const bool measure = !kSymmetric && args.projection != Projection::none;
   double t = 0, xx = 0;
 #pragma unroll
@@ -103,6 +108,10 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
       narrow(value, rounded);
       d.at(r, c) = rounded;
       if (item.mirror && r != c) d.at(c, r) = rounded;
+      if (squares) {
+        const double x = widen(rounded);
+        xx += item.mirror && r != c ? 2 * x * x : x * x;
+      }
       if (measure) {
         const View<DirectionOf<T>> u(own[kRoleU], in_bucket);
         const double x = widen(rounded);
@@ -110,6 +119,10 @@ __global__ void __launch_bounds__(kThreads) product_kernel(const ProductArgs arg
         xx += x * x;
       }
     }
+  }
+  if (squares) {
+    xx = block_sum<kThreads>(xx);
+    if (threadIdx.x == 0) add_squares(phase.squares + matrix, xx, args.start_scale[matrix]);
   }
   if (!measure) return;
   t = block_sum<kThreads>(t);

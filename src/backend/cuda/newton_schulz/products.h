@@ -15,14 +15,15 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/newton_schulz/plan/plan.h"
+#include "rules/matrix_step.h"
+#include "rules/newton_schulz_rule.h"
+#include "rules/split_rule.h"
 
 namespace rode::cuda {
 
 inline constexpr int kBoxSide = 64;  // of TMA's boxes: 128 bytes per row
 
-struct PartialSums {
-  double t, xx;
-};
+using PartialSums = rules::IterateSums;  // of one tile
 
 // D = alpha A B + beta C + gamma I.
 struct Blend {
@@ -43,6 +44,17 @@ struct Phase {
   const Blend* blends = nullptr;  // [matrix]
   // [matrix]: tiles that are in device memory, for the phase after this one; null: it is the last.
   int* written = nullptr;
+  // [matrix]: ||G||_F^2 of the first Gram product (schatten.cuh), which adds to it; the polynomial
+  // of the first iteration, the one with blends, reads it. Null: the set has no such start.
+  long long* squares = nullptr;
+  // The split form: what its operands are multiplied with (where `squares` is set, P's further
+  // divided by rules::schatten_room()).
+  rules::SplitScales scales{};
+};
+
+// The reprojection of an iterate: factor (X - t U).
+struct Correction {
+  float t, factor;
 };
 
 struct ProductArgs {
@@ -54,11 +66,15 @@ struct ProductArgs {
   int count = 0, longest = 0;  // items in all, and of the longest list
   Phase phases[kMostPhases];   // applying products, and the plain path, have one
   int phase_count = 1;
+  const float* start_scale = nullptr;  // [matrix], for `squares`
   // Applying products.
   Projection projection = Projection::none;
+  rules::NsGuard guard{};  // where it is guarded
   PartialSums* partials = nullptr;
-  const TileRange* tiles = nullptr;  // [matrix]
-  long long* words = nullptr;        // [matrix]: sums as they come in (hopper/reproject.cuh)
+  const TileRange* tiles = nullptr;         // [matrix]
+  long long* words = nullptr;               // [matrix]: sums as they come in (hopper/reproject.cuh)
+  const Correction* corrections = nullptr;  // [matrix], of the split form: made as X is read
+  bool promote = false;                     // the split form: sums of every load are added in fp32
 };
 
 // Compute capability 9.0 (hopper/kernel.cuh).
@@ -72,9 +88,31 @@ enum class ProductKind {
 cudaError_t launch_hopper_bf16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 cudaError_t launch_hopper_fp16(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
 
+// The split form: symmetric, apply and measured products.
+cudaError_t launch_hopper_fp8(const ProductArgs& args, ProductKind kind, cudaStream_t stream);
+
+// Before an iteration of the split form: X's copies in e4m3, the diagonal of its Gram matrix, and
+// the corrections that the next product makes (hopper/quantize.cu).
+struct QuantizeArgs {
+  const PlainOperand* operands = nullptr;  // [bucket][role]
+  const ProductItem* items = nullptr;      // of the applying products
+  const int* lists = nullptr;
+  int clusters = 0, longest = 0;
+  Projection projection = Projection::none;  // of the product before
+  rules::NsGuard guard{};
+  const PartialSums* partials = nullptr;
+  const TileRange* tiles = nullptr;   // [matrix]
+  Correction* corrections = nullptr;  // [matrix]
+  const int* first_strip = nullptr;   // [matrix]: its first of `arrived`
+  int* arrived = nullptr;             // tiles of a strip that are done; zeros between passes
+  float scale = 1;                    // of X
+};
+cudaError_t launch_quantize(const QuantizeArgs& args, cudaStream_t stream);
+
 // Once per device, before the first launch: the clusters that fit at once.
 cudaError_t prepare_hopper_bf16(int* clusters);
 cudaError_t prepare_hopper_fp16(int* clusters);
+cudaError_t prepare_hopper_fp8();
 
 // Any device and element type (plain.cu).
 cudaError_t launch_plain(const ProductArgs& args, NsDType dtype, bool symmetric,
@@ -95,6 +133,7 @@ struct BlendArgs {
   const float* start_scale = nullptr;  // [matrix]
   Blend* blends = nullptr;             // [step][matrix]
   long long* words = nullptr;          // [step][matrix]
+  long long* squares = nullptr;        // [matrix]
   int* written = nullptr;              // [product][matrix]
   int products = 0;
 };
@@ -106,7 +145,7 @@ struct SumArgs {
   int count = 0;
   const TileRange* tiles = nullptr;  // [matrix]
   const PartialSums* partials = nullptr;
-  PartialSums* sums = nullptr;  // [matrix]
+  rules::IterateSums* sums = nullptr;  // [matrix]
 };
 cudaError_t launch_sums(const SumArgs& args, cudaStream_t stream);
 

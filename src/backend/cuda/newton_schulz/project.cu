@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(kThreads) projection_kernel(const ProductArgs 
   const ProductTile tile = item.tiles[rank];
   const double sum = sum_of(args, tile.matrix);
   const auto t = static_cast<float>(sum);
-  const float factor =
-      args.projection == Projection::guarded ? static_cast<float>(rules::guard_factor(sum)) : 1.0F;
+  const float factor = args.projection == Projection::guarded
+                           ? static_cast<float>(rules::guard_factor(args.guard, sum))
+                           : 1.0F;
   const PlainOperand* own = args.operands + item.bucket * kRoles;
   const PlainOperand to = own[args.phases[0].d];
   const int row = tile.row * kTileSide + static_cast<int>(threadIdx.x) / kAcross;

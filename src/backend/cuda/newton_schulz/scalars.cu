@@ -10,20 +10,22 @@
 namespace rode::cuda {
 namespace {
 
-// P = a I + b A + c A^2 of X; with X = k X_0 the first one takes (k a, k^3 b, k^5 c).
+// P = a I + b A + c A^2 of X, alpha = c, beta = b, gamma = a; the first one takes the start's
+// scale.
 __global__ void blend_kernel(const BlendArgs args) {
   follow();
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= args.count) return;
   const int matrix = args.members[i];
   for (int step = 0; step < args.steps; ++step) {
-    const rules::NsTriple p = rules::ns_triple(args.coefficients, step);
-    const double k = step == 0 ? static_cast<double>(args.start_scale[matrix]) : 1.0;
+    rules::NsTriple p = rules::ns_triple(args.coefficients, step);
+    if (step == 0) p = rules::of_scaled(p, static_cast<double>(args.start_scale[matrix]));
     const int at = step * args.matrices + matrix;
-    args.blends[at] = {static_cast<float>(p.c * k * k * k * k * k),
-                       static_cast<float>(p.b * k * k * k), static_cast<float>(p.a * k), 0};
+    args.blends[at] = {static_cast<float>(p.c), static_cast<float>(p.b), static_cast<float>(p.a),
+                       0};
     args.words[at] = 0;
   }
+  args.squares[matrix] = 0;
   for (int k = 0; k < args.products; ++k) args.written[k * args.matrices + matrix] = 0;
 }
 

@@ -6,6 +6,7 @@
 // take. Two blocks share a processor, so that one multiplies while the other stores. What the
 // epilogue needs, C or U, follows the operands through the ring.
 #include "backend/cuda/device/reduce.cuh"
+#include "backend/cuda/newton_schulz/schatten.cuh"
 #include "backend/cuda/newton_schulz/tensor_cores.cuh"
 
 namespace rode::cuda {
@@ -82,6 +83,33 @@ __device__ float2 measure_sums(const Sums& sums, unsigned shared, int stages) {
   return measured;
 }
 
+// The squares of the elements as they will be stored, those beside the tile included: of a tile on
+// the diagonal, what lies above it is stored twice.
+template <class T>
+__device__ float square_sums(const Sums& sums, bool mirror, bool diagonal) {
+  float once = 0, twice = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int which = 0; which < 4; ++which) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        T rounded;
+        narrow(sums.at[i][j][which], rounded);
+        const float x = widen(rounded);
+        const int below = row_of(i, which) - col_of(j) - which % 2;
+        const bool counts = !mirror || !diagonal || below <= 0;
+        if (mirror && (!diagonal || below < 0)) {
+          twice += x * x;
+        } else if (counts) {
+          once += x * x;
+        }
+      }
+    }
+  }
+  return once + 2 * twice;
+}
+
 // Rounds the sums into shared memory. A tile on the diagonal becomes symmetric to the last bit:
 // what lies above the diagonal is written on both sides.
 template <class T>
@@ -152,6 +180,7 @@ enum class Epilogue {
   store,
   blend,    // with C
   measure,  // with U
+  squares,  // of the first Gram matrix, where a Schatten-4 norm needs them
 };
 
 template <class T, bool kSymmetric, Epilogue kEpilogue>
@@ -171,7 +200,8 @@ __global__ void __launch_bounds__(kThreads, 2) tensor_core_kernel(const ProductA
   const int stages = item.depth * (kTileDepth / kDepth);
 
   Companion<T> companion(own[kEpilogue == Epilogue::blend ? phase.c : kRoleU], in_bucket, col, row);
-  Companion<T>* const beside = kEpilogue == Epilogue::store ? nullptr : &companion;
+  constexpr bool kAlone = kEpilogue == Epilogue::store || kEpilogue == Epilogue::squares;
+  Companion<T>* const beside = kAlone ? nullptr : &companion;
   Sums sums{};
   constexpr OperandOrder kOther = kSymmetric ? OperandOrder::m_n : OperandOrder::k_n;
   if (item.order == kOther) {
@@ -183,11 +213,17 @@ __global__ void __launch_bounds__(kThreads, 2) tensor_core_kernel(const ProductA
   const bool diagonal = row_tile == item.col_tile;
   float2 measured{0, 0};
   if constexpr (kEpilogue == Epilogue::blend) {
-    blend_sums<T>(sums, phase.blends[matrix], shared, stages, diagonal);
+    Blend blend = phase.blends[matrix];
+    if (phase.squares != nullptr) {
+      blend = of_squares(blend, phase.squares + matrix, own[phase.d].rows);
+    }
+    blend_sums<T>(sums, blend, shared, stages, diagonal);
     __syncthreads();
   } else if constexpr (kEpilogue == Epilogue::measure) {
     measured = measure_sums<T>(sums, shared, stages);
     __syncthreads();
+  } else if constexpr (kEpilogue == Epilogue::squares) {
+    measured.x = square_sums<T>(sums, item.mirror != 0, diagonal);
   }
   T* tile = reinterpret_cast<T*>(memory);
   const bool symmetric = item.mirror != 0 && diagonal;
@@ -199,6 +235,9 @@ __global__ void __launch_bounds__(kThreads, 2) tensor_core_kernel(const ProductA
     const double t = block_sum<kThreads>(static_cast<double>(measured.x));
     const double xx = block_sum<kThreads>(static_cast<double>(measured.y));
     if (threadIdx.x == 0) args.partials[item.partial + rank] = {t, xx};
+  } else if constexpr (kEpilogue == Epilogue::squares) {
+    const double squares = block_sum<kThreads>(static_cast<double>(measured.x));
+    if (threadIdx.x == 0) add_squares(phase.squares + matrix, squares, args.start_scale[matrix]);
   }
 }
 
@@ -207,6 +246,7 @@ template <class T, class F>
 cudaError_t for_each_kernel(F&& f) {
   for (const auto kernel :
        {tensor_core_kernel<T, true, Epilogue::store>, tensor_core_kernel<T, true, Epilogue::blend>,
+        tensor_core_kernel<T, true, Epilogue::squares>,
         tensor_core_kernel<T, false, Epilogue::store>,
         tensor_core_kernel<T, false, Epilogue::measure>}) {
     const cudaError_t error = f(kernel);
@@ -217,12 +257,16 @@ cudaError_t for_each_kernel(F&& f) {
 
 template <class T>
 cudaError_t launch_typed(const ProductArgs& args, bool symmetric, cudaStream_t stream) {
-  const bool blends = args.phases[0].blends != nullptr;
-  const auto kernel = symmetric ? (blends ? tensor_core_kernel<T, true, Epilogue::blend>
-                                          : tensor_core_kernel<T, true, Epilogue::store>)
-                                : (args.projection != Projection::none
-                                       ? tensor_core_kernel<T, false, Epilogue::measure>
-                                       : tensor_core_kernel<T, false, Epilogue::store>);
+  const Phase& phase = args.phases[0];
+  auto kernel = tensor_core_kernel<T, true, Epilogue::store>;
+  if (!symmetric) {
+    kernel = args.projection != Projection::none ? tensor_core_kernel<T, false, Epilogue::measure>
+                                                 : tensor_core_kernel<T, false, Epilogue::store>;
+  } else if (phase.blends != nullptr) {
+    kernel = tensor_core_kernel<T, true, Epilogue::blend>;
+  } else if (phase.squares != nullptr) {
+    kernel = tensor_core_kernel<T, true, Epilogue::squares>;
+  }
   const auto blocks = static_cast<unsigned>(kClusterSize * args.count);
   kernel<<<blocks, kThreads, kSharedBytes, stream>>>(args);
   return cudaGetLastError();

@@ -37,11 +37,14 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 CUtensorMap make_tensor_map(void* data, const RoleMemory& memory, int count, NsDType dtype) {
   const auto size = [](std::int64_t n) { return static_cast<cuuint64_t>(n); };
   const cuuint64_t dims[3] = {size(memory.cols), size(memory.rows), size(count)};
-  const cuuint64_t strides[2] = {size(memory.stride * 2), size(memory.matrix_stride * 2)};
-  const cuuint32_t box[3] = {kBoxSide, kBoxSide, 1};
+  const cuuint64_t strides[2] = {size(memory.stride * memory.bytes),
+                                 size(memory.matrix_stride * memory.bytes)};
+  // 64 rows of 128 bytes.
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(2 * kBoxSide / memory.bytes), kBoxSide, 1};
   const cuuint32_t steps[3] = {1, 1, 1};
-  const auto type =
-      dtype == NsDType::fp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = memory.bytes == 1        ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                    : dtype == NsDType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap map{};
   const CUresult result =
       encoder()(&map, type, 3, data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -7,14 +7,15 @@
 //          U where the rule is constrained; p, the previous gradient of MARS-M, becomes g
 //
 // Bytes per element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
-// 6, MARS-M 12 and 10. ||X_0||^2, of the fp32 numbers, is left per slice. One block of 256
-// threads per slice, six blocks per SM; a thread has one run of 16 bytes of every array on its way
-// (two of them leave registers for four blocks, which are 4 % slower). A job that does not live is
-// not touched; one without a direction starts from zeros.
+// 6, MARS-M 12 and 10; int8 momentum takes 3 off either. ||X_0||^2, of the fp32 numbers, is left
+// per slice. One block of 256 threads per slice, six blocks per SM; a thread has one run of 16
+// bytes of every array on its way (two of them leave registers for four blocks, which are 4 %
+// slower). A job that does not live is not touched; one without a direction starts from zeros.
 #include <cmath>
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
+#include "backend/cuda/device/int8.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
@@ -35,8 +36,8 @@ struct Args {
   double* formed;
 };
 
-// What one thread needs of a matrix's slot.
-struct Slot {
+// Writes into the slot of a matrix (newton_schulz.h).
+struct SlotWriter {
   void* start;
   void* direction;
   std::int64_t stride;
@@ -106,8 +107,8 @@ struct MuonForm {
 
 // `third`: whether job.third is read. Returns the thread's part of ||X_0||^2.
 template <class Form>
-__device__ double form_slice(const JobEntry& job, const Slot& slot, bool vector, const Walk& slice,
-                             const Form& form, bool third, bool keep_gradient) {
+__device__ double form_slice(const JobEntry& job, const SlotWriter& slot, bool vector,
+                             const Walk& slice, const Form& form, bool third, bool keep_gradient) {
   double sum = 0;
   walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
     std::int64_t at[kCount];
@@ -142,7 +143,46 @@ __device__ double form_slice(const JobEntry& job, const Slot& slot, bool vector,
   return sum;
 }
 
-__global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
+// The same with the momentum in int8, block by block.
+template <class Form>
+__device__ double form_blocks(const JobEntry& job, const SlotWriter& slot, bool vector,
+                              const Walk& slice, const Form& form, bool third, bool keep_gradient,
+                              const QuantizedState& state) {
+  double sum = 0;
+  update_blocks(slice, state, vector,
+                [&]<int kWidth, int kCount>(const Runs<kWidth, kCount, kWarp>& runs,
+                                            const std::int64_t(&at)[kCount], float scale,
+                                            float(&b)[kCount][kWidth]) {
+                  Bits<kWidth> t_bits[kCount], b_bits[kCount], g_bits[kCount];
+                  load_int8(state.data, runs, at, b_bits);
+                  load(job.grad, runs, at, g_bits);
+                  if (third) {
+                    load(job.third, runs, at, t_bits);
+                  } else {
+#pragma unroll
+                    for (int u = 0; u < kCount; ++u) clear(t_bits[u]);
+                  }
+#pragma unroll
+                  for (int u = 0; u < kCount; ++u) {
+                    float t[kWidth], g[kWidth], x[kWidth];
+                    decode(t_bits[u], job.third.bf16 != 0, t);
+                    decode_int8(b_bits[u], scale, b[u]);
+                    decode(g_bits[u], job.grad.bf16 != 0, g);
+#pragma unroll
+                    for (int i = 0; i < kWidth; ++i) form(b[u][i], g[i], t[i], x[i]);
+                    sum += squares(x);
+                    if (keep_gradient) store(job.moments[1], at[u], g);
+                    const std::int64_t place = slice.at(runs.element(u), slot.stride);
+                    slot.store_start(place, x);
+                    slot.store_direction(place, t);
+                  }
+                });
+  return sum;
+}
+
+// kInt8: some momentum is. A block of it in registers: fewer threads with more on their way.
+template <bool kInt8>
+__global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 6) form(Args args) {
   // Backwards: what was measured last may still be in L2.
   const SliceEntry entry = args.slices[gridDim.x - 1 - blockIdx.x];
   const JobEntry job = args.jobs[entry.job];
@@ -150,16 +190,31 @@ __global__ void __launch_bounds__(kSliceThreads, 6) form(Args args) {
   if (args.live[entry.job] == 0) return;
   const MatrixEntry& matrix = args.matrices[entry.job];
   const MatrixStep& step = args.matrix_steps[entry.job];
-  const Slot slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
-                  static_cast<float>(step.inverse_norm)};
+  const SlotWriter slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
+                        static_cast<float>(step.inverse_norm)};
   const Walk slice(job.rows, job.cols, entry.index);
   const bool vector = job.slot_vector != 0;
+  const auto form_with = [&](const auto& rule, bool third, bool keep_gradient) {
+    if constexpr (kInt8) {
+      if (job.scales != nullptr) {
+        const QuantizedState state{static_cast<std::int8_t*>(job.moments[0].data),
+                                   job.scales,
+                                   job.stride,
+                                   job.scale_stride,
+                                   job.offset,
+                                   step.state_draws,
+                                   job.stochastic_state != 0};
+        return form_blocks(job, slot, vector, slice, rule, third, keep_gradient, state);
+      }
+    }
+    return form_slice(job, slot, vector, slice, rule, third, keep_gradient);
+  };
   double sum = 0;
   if (matrix.muon == 0) {
-    sum = form_slice(job, slot, vector, slice, RodeForm(matrix, step), true, false);
+    sum = form_with(RodeForm(matrix, step), true, false);
   } else {
     const MuonForm rule(matrix, step);
-    sum = form_slice(job, slot, vector, slice, rule, job.measure == Measure::three, rule.mars);
+    sum = form_with(rule, job.measure == Measure::three, rule.mars);
   }
   sum = block_sum<kSliceThreads>(sum);
   if (threadIdx.x == 0) args.formed[job.first_slice + entry.index] = sum;
@@ -186,7 +241,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x != 0) return;
   const bool moves = rules::start_moves(direction, reached);
   if (live) step.moves = moves ? 1 : 0;
-  const auto wanted = matrix.muon != 0 ? rules::StartNorm::at_most : rules::StartNorm::exact;
+  const auto wanted =
+      matrix.muon != 0 ? rules::start_norm(matrix.muon_constants) : rules::start_norm(matrix.rode);
   const double correction = rules::start_correction(wanted, step.target, reached);
   start_scale[matrix.ns] = moves ? static_cast<float>(correction) : 1.0F;
 }
@@ -196,7 +252,8 @@ __global__ void __launch_bounds__(kThreads)
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
   launch_following(
-      form, static_cast<unsigned>(range.count), kSliceThreads, stream,
+      view.int8_matrices != 0 ? form<true> : form<false>, static_cast<unsigned>(range.count),
+      kSliceThreads, stream,
       Args{range.slices, view.jobs, view.live, view.matrices, view.matrix_steps, view.formed});
   RODE_CUDA_CHECK_LAUNCH(stream, "form");
 }

@@ -13,6 +13,7 @@
 #include "backend/cuda/passes/launches.h"
 #include "backend/cuda/tables/control.h"
 #include "rules/gate.h"
+#include "rules/int8_state.h"
 #include "rules/matrix_step.h"
 #include "rules/rounding.h"
 
@@ -91,10 +92,13 @@ __device__ void prepare_job(const StepView& view, int index, double multiplier,
   const JobEntry& job = view.jobs[index];
   const std::int64_t t = job.step != nullptr ? ++*job.step : 0;
   const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, number);
+  const std::uint64_t state_draws =
+      rules::step_sequence(rules::state_sequence(job.weight.sequence), number);
   if (index < view.matrix_count) {
     const MatrixEntry& matrix = view.matrices[index];
     MatrixStep& step = view.matrix_steps[index];
     step.sequence = sequence;
+    step.state_draws = state_draws;
     step.moves = 0;  // unless a start is formed
     if (matrix.muon == 0) {
       prepare_rode(matrix, multiplier, step);
@@ -106,6 +110,7 @@ __device__ void prepare_job(const StepView& view, int index, double multiplier,
     const int element = index - view.element_from;
     ElementStep& step = view.element_steps[element];
     step.sequence = sequence;
+    step.state_draws = state_draws;
     prepare_element(view.elements[element], multiplier, t, step);
   }
 }
@@ -173,11 +178,13 @@ __global__ void set_step(Control* control, std::int64_t step) { control->done = 
 
 }  // namespace
 
+void launch_total(const StepView& view, cudaStream_t stream) {
+  if (view.job_count == 0) return;
+  launch_following(total, static_cast<unsigned>(view.job_count), kTotalThreads, stream, view);
+  RODE_CUDA_CHECK_LAUNCH(stream, "total");
+}
+
 void launch_gate(const StepView& view, cudaStream_t stream) {
-  if (view.job_count > 0) {
-    launch_following(total, static_cast<unsigned>(view.job_count), kTotalThreads, stream, view);
-    RODE_CUDA_CHECK_LAUNCH(stream, "total");
-  }
   launch_following(gate, 1, kGateThreads, stream, view);
   RODE_CUDA_CHECK_LAUNCH(stream, "gate");
 }

@@ -16,7 +16,9 @@ namespace rode::cuda {
 
 // measure.cu
 void launch_measure(const StepView& view, SliceRange range, cudaStream_t stream);
-// gate.cu: sums of jobs, the gate, scalars, step counters.
+// gate.cu: sums of jobs.
+void launch_total(const StepView& view, cudaStream_t stream);
+// gate.cu: the gate, scalars, step counters.
 void launch_gate(const StepView& view, cudaStream_t stream);
 // form.cu: buffers and starts of the matrices of a Newton-Schulz batch.
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream);
@@ -28,7 +30,7 @@ void launch_rows(const StepView& view, RowRange rows, MatrixRange matrices,
                  const float* start_scale, cudaStream_t stream);
 // coefficients.cu: those of their write-back.
 void launch_coefficients(const StepView& view, MatrixRange range, const float* start_scale,
-                         const NsSums* sums, cudaStream_t stream);
+                         const rules::IterateSums* sums, cudaStream_t stream);
 // write.cu; the second for matrices whose rows are normalised.
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream);
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream);

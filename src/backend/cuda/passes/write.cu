@@ -3,16 +3,17 @@
 //
 // Projection, rotation and rescaling are in the two coefficients. Where rows are normalised, row i
 // has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); that is a kernel by itself, so that
-// it costs nothing elsewhere. Bytes per element with fp32 weights and a bf16 iterate: reads 6,
-// writes 4. ||W' - W||^2, of the weights as stored, and ||W||^2 are left per slice; the last kernel
-// of this file adds them up. One block of 256 threads per slice, six blocks per SM; a thread asks
-// for two runs of both arrays before it uses the first.
+// it costs nothing elsewhere; so is cautious decay (rules/cautious_decay.h). Bytes per element with
+// fp32 weights and a bf16 iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
+// ||W||^2 are left per slice; the last kernel of this file adds them up. One block of 256 threads
+// per slice, six blocks per SM; a thread asks for two runs of both arrays before it uses the first.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/device/reduce.cuh"
 #include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/passes/launches.h"
 #include "backend/cuda/tables/control.h"
+#include "rules/cautious_decay.h"
 #include "rules/row_rule.h"
 
 namespace rode::cuda {
@@ -37,7 +38,17 @@ struct Mix {
   std::uint64_t sequence;
   const float* factors;  // of rows, or of columns; null: there is no iterate
   bool columns;
+  bool cautious;
 };
+
+// One new weight. kCautious: some matrix has cautious decay, and `cautious` says whether this one.
+template <bool kCautious>
+__device__ float mixed(bool cautious, float on_w, float w, float on_x, float x) {
+  if constexpr (kCautious) {
+    if (cautious) return rules::cautious_sum(on_w, w, on_x * x);
+  }
+  return on_w * w + on_x * x;
+}
 
 // The factors of the run that begins with element `i` of the slice: all in one row.
 template <int kWidth>
@@ -50,7 +61,7 @@ __device__ void load_factors(const Mix& c, const Walk& slice, int i, float (&f)[
   for (int k = 0; k < kWidth; ++k) f[k] = c.factors[c.columns ? place.col + k : place.row];
 }
 
-template <bool kRows>
+template <bool kRows, bool kCautious>
 __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const Mix& c, bool vector,
                              const Walk& slice) {
   Moved moved;
@@ -81,11 +92,13 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) {
           const auto own = rules::row_write(c.on_w, c.on_u, c.on_x, f[i]);
-          fresh[i] = own.w * w[i] + own.x * x[i];
+          fresh[i] = mixed<kCautious>(c.cautious, own.w, w[i], own.x, x[i]);
         }
       } else {
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) fresh[i] = c.on_w * w[i] + c.on_x * x[i];
+        for (int i = 0; i < kWidth; ++i) {
+          fresh[i] = mixed<kCautious>(c.cautious, c.on_w, w[i], c.on_x, x[i]);
+        }
       }
       store_weights(job.weight, c.sequence, job.offset + at[u], at[u], fresh);
       moved.add(w, fresh);
@@ -94,7 +107,7 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
   return moved;
 }
 
-template <bool kRows>
+template <bool kRows, bool kCautious>
 __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
   const StepView& view = args.view;
   const SliceEntry entry = args.slices[blockIdx.x];
@@ -109,7 +122,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
     const bool moves = step.moves != 0;
     const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
                     matrix.slot_dtype};
-    Mix mix{step.on_w, moves ? step.on_x : 0.0F, 0.0F, step.sequence, nullptr, false};
+    Mix mix{step.on_w, moves ? step.on_x : 0.0F, 0.0F, step.sequence, nullptr, false, false};
     bool vector = job.slot_vector != 0;
     if constexpr (kRows) {
       mix.on_u = step.on_u;
@@ -117,7 +130,9 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
       mix.columns = matrix.row_columns != 0;
       vector = vector && fours_stay_in_rows(job);
     }
-    moved = write_slice<kRows>(job, x, mix, vector, Walk(job.rows, job.cols, entry.index));
+    if constexpr (kCautious) mix.cautious = step.cautious != 0;
+    moved =
+        write_slice<kRows, kCautious>(job, x, mix, vector, Walk(job.rows, job.cols, entry.index));
   }
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kSliceThreads>(sums);
@@ -153,14 +168,16 @@ __global__ void __launch_bounds__(kThreads) finish(StepView view) {
 
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  launch_following(write<false>, static_cast<unsigned>(range.count), kSliceThreads, stream,
+  const auto kernel = view.cautious_matrices != 0 ? write<false, true> : write<false, false>;
+  launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write");
 }
 
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  launch_following(write<true>, static_cast<unsigned>(range.count), kSliceThreads, stream,
+  const auto kernel = view.cautious_matrices != 0 ? write<true, true> : write<true, false>;
+  launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write_rows");
 }

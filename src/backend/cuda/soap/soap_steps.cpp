@@ -160,7 +160,7 @@ class Operations {
 
   void write(const rules::SoapWrite& write, const float* direction) {
     launch_soap_write(
-        {view_of(job_.weight), direction, element_count(job_), job_.offset, control_.step,
+        {view_of(job_.weight), direction, element_count(job_), job_.place(), control_.step,
          static_cast<float>(write.w), static_cast<float>(write.n), space_.sums},
         stream_);
   }

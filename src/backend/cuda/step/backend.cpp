@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "backend/cuda/passes/launches.h"
 #include "backend/cuda/tables/fill.h"
 #include "rode/error.h"
+#include "rules/gate.h"
 
 namespace rode::cuda {
 namespace {
@@ -42,6 +44,7 @@ NormArgs norm_args(const WeightView& weight, const Geometry& geometry, const Dev
 
 CudaBackend::CudaBackend(const BackendOptions& options)
     : batched_(options.batched),
+      phases_(options.phases),
       products_(options.cuda_products),
       stream_(static_cast<cudaStream_t>(options.stream)) {
   check_device_present();
@@ -135,8 +138,8 @@ void CudaBackend::prepare(JobList& jobs) {
   check_memory(jobs);
   const NsRequest request = request_newton_schulz(jobs);
   if (!request.matrices.empty()) {
-    newton_schulz_ =
-        std::make_unique<NewtonSchulz>(request.matrices, kWorkspaceLimit, batched_, products_);
+    newton_schulz_ = std::make_unique<NewtonSchulz>(request.matrices, kWorkspaceLimit, batched_,
+                                                    products_, phases_);
   }
   tables_ = std::make_unique<JobTables>(jobs, request, newton_schulz_.get(), stream_);
   if (!jobs.adafactor.empty()) {
@@ -154,9 +157,47 @@ std::size_t CudaBackend::workspace_bytes() const {
   return bytes;
 }
 
+void CudaBackend::fetch_measured(JobList& jobs) {
+  const DeviceGuard guard(device_);
+  const StepView& view = tables_->view();
+  std::vector<rules::MatrixProducts> totals(static_cast<std::size_t>(view.job_count));
+  RODE_CUDA_CHECK(cudaMemcpyAsync(totals.data(), view.totals,
+                                  totals.size() * sizeof(rules::MatrixProducts),
+                                  cudaMemcpyDeviceToHost, stream_));
+  RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  const rules::MatrixProducts* next = totals.data();
+  jobs.for_each([&](JobBase& job) {
+    const rules::MatrixProducts& sums = *next++;
+    if (!job.active) return;
+    const rules::Verdict verdict = rules::judge(sums, job.most_gg);
+    job.finite = verdict.finite;
+    job.weight_finite = verdict.weight_finite;
+    job.sums.gg = sums.gg;
+  });
+}
+
 Fetched CudaBackend::fetch(JobList& jobs) {
   const DeviceGuard guard(device_);
-  const JobTables::Report report = tables_->report(stream_);
+  return take_over(jobs, tables_->report(stream_));
+}
+
+void CudaBackend::keep_results(std::size_t steps) {
+  const DeviceGuard guard(device_);
+  RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));  // copies on their way
+  tables_->keep(steps);
+}
+
+void CudaBackend::visit_kept(JobList& jobs, const std::function<void(const Fetched&)>& visit) {
+  const DeviceGuard guard(device_);
+  RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  for (std::size_t i = 0; i < tables_->kept_count(); ++i) {
+    jobs.for_each([](JobBase& job) { job.active = true; });  // where not, the report says so
+    visit(take_over(jobs, tables_->kept_report(i)));
+  }
+  tables_->forget_kept();
+}
+
+Fetched CudaBackend::take_over(JobList& jobs, const JobTables::Report& report) const {
   const Control& control = *report.control;
   const bool refused = control.refused != 0;
   const bool spoiled = control.spoiled != kNoParameter;

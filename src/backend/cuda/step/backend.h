@@ -38,7 +38,13 @@ class CudaBackend final : public Backend {
   std::size_t workspace_bytes() const override;
   void refresh(JobList& jobs) override;
   void step(JobList& jobs, const StepContext& context) override;
+  void measure(JobList& jobs) override;
+  void fetch_measured(JobList& jobs) override;
+  void compute(JobList& jobs, const StepContext& context) override;
+  void apply(JobList& jobs, const StepContext& context) override;
   Fetched fetch(JobList& jobs) override;
+  void keep_results(std::size_t steps) override;
+  void visit_kept(JobList& jobs, const std::function<void(const Fetched&)>& visit) override;
   bool deferred() const override { return true; }
   void set_stream(void* stream) override;
   bool capturing() const override { return capturing(stream_); }
@@ -49,20 +55,25 @@ class CudaBackend final : public Backend {
   static bool capturing(cudaStream_t stream);
   void check_memory(const JobList& jobs);
   void check_memory(const void* data, std::string_view kind, std::optional<std::size_t> parameter);
+  Fetched take_over(JobList& jobs, const JobTables::Report& report) const;
   void send_wishes(double multiplier, bool refuse_all);
   void send_tables(JobList& jobs, cudaStream_t stream);
   // Records order_ behind all that is enqueued on stream_: the next stream, or a capture, waits for
   // it.
   void note_order();
-  // Everything of a step that can be captured, on `main` and on side_.
-  void enqueue(const StepView& view, cudaStream_t main);
-  void enqueue_matrices(const StepView& view, cudaStream_t main);
+  // What of a step can be captured, on `main` and on side_: all of it, or a phase.
+  enum Part { kAll, kMeasure, kCompute, kApply, kParts };
+  void enqueue(const StepView& view, cudaStream_t main, Part part);
+  void enqueue_updates(const StepView& view, cudaStream_t main, Part part);
+  void enqueue_matrices(const StepView& view, cudaStream_t main, Part part);
+  void launch(Part part);
+  void step_soap(JobList& jobs);
   void step_captured(JobList& jobs);
-  void record_graph();
-  void try_record_graph();
+  void record_graph(Part part);
+  void try_record_graph(Part part);
 
   int device_ = 0;
-  bool batched_;
+  bool batched_, phases_;
   CudaProducts products_;
   bool pageable_access_ = false;  // kernels can read any host memory
   cudaStream_t stream_;
@@ -77,7 +88,7 @@ class CudaBackend final : public Backend {
 
   Stream record_, side_;
   Event fork_, join_, order_;
-  GraphExec graph_;
+  GraphExec graphs_[kParts];
   bool plain_ = false;  // no graph could be made
   // Addresses that were found to be good. Asking CUDA takes a microsecond each, and gradients
   // come back at the same few addresses.

@@ -4,7 +4,9 @@
 //   measure, gate ---+- for each Newton-Schulz batch: form, iterate, write -+- finish
 //                    +- element rules, Adafactor ---------------------------+
 //
-// SOAP, which waits for the host, follows the graph.
+// SOAP, which waits for the host, follows the graph. In phases, a step is three graphs: measure;
+// gate, form and iterate, element rules; write and finish. The iterates are kept from the second to
+// the third.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/passes/launches.h"
 #include "backend/cuda/step/backend.h"
@@ -85,26 +87,39 @@ void CudaBackend::set_step(std::int64_t step) {
   note_order();
 }
 
-void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main) {
+void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main, Part part) {
   float* start_scale = newton_schulz_ != nullptr ? newton_schulz_->start_scale() : nullptr;
-  const NsSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
+  const rules::IterateSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
   for (const MatrixBatch& batch : tables_->batches()) {
-    launch_form(view, batch.slices, main);
-    if (batch.ns_batch >= 0) {
-      launch_start_scale(view, batch.matrices, start_scale, main);
-      newton_schulz_->run(static_cast<std::size_t>(batch.ns_batch), main);
+    if (part != kApply) {
+      launch_form(view, batch.slices, main);
+      if (batch.ns_batch >= 0) {
+        launch_start_scale(view, batch.matrices, start_scale, main);
+        newton_schulz_->run(static_cast<std::size_t>(batch.ns_batch), main);
+      }
+      launch_rows(view, batch.rows, batch.matrices_with_rows(), start_scale, main);
+      launch_coefficients(view, batch.matrices, start_scale, sums, main);
     }
-    launch_rows(view, batch.rows, batch.matrices_with_rows(), start_scale, main);
-    launch_coefficients(view, batch.matrices, start_scale, sums, main);
+    if (part == kCompute) continue;
     launch_write(view, batch.slices_without_rows(), main);
     launch_write_rows(view, batch.slices_with_rows(), main);
   }
 }
 
-void CudaBackend::enqueue(const StepView& view, cudaStream_t main) {
-  launch_measure(view, tables_->all_slices(), main);
-  launch_gate(view, main);
+void CudaBackend::enqueue(const StepView& view, cudaStream_t main, Part part) {
+  if (part == kAll || part == kMeasure) {
+    launch_measure(view, tables_->all_slices(), main);
+    launch_total(view, main);
+  }
+  if (part == kAll || part == kCompute) {
+    launch_gate(view, main);
+    enqueue_updates(view, main, part);
+  }
+  if (part == kApply) enqueue_matrices(view, main, part);
+  if (part == kAll || part == kApply) launch_finish(view, main);
+}
 
+void CudaBackend::enqueue_updates(const StepView& view, cudaStream_t main, Part part) {
   // Element rules and matrices do not depend on each other: a branch each.
   const bool elements = view.element_count > 0 || adafactor_ != nullptr;
   const bool branch = elements && view.matrix_count > 0;
@@ -119,16 +134,15 @@ void CudaBackend::enqueue(const StepView& view, cudaStream_t main) {
     adafactor_->enqueue(view.control, view.jobs + first, view.results + first, side);
   }
   if (branch) RODE_CUDA_CHECK(cudaEventRecord(join_.get(), side));
-  enqueue_matrices(view, main);
+  enqueue_matrices(view, main, part);
   if (branch) RODE_CUDA_CHECK(cudaStreamWaitEvent(main, join_.get(), 0));
-  launch_finish(view, main);
 }
 
-void CudaBackend::record_graph() {
+void CudaBackend::record_graph(Part part) {
   RODE_CUDA_CHECK(cudaStreamBeginCapture(record_.get(), cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    enqueue(tables_->view(), record_.get());
+    enqueue(tables_->view(), record_.get(), part);
   } catch (...) {
     ignore(cudaStreamEndCapture(record_.get(), &graph));
     if (graph != nullptr) ignore(cudaGraphDestroy(graph));
@@ -141,16 +155,16 @@ void CudaBackend::record_graph() {
       cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagUseNodePriority);
   ignore(cudaGraphDestroy(graph));
   RODE_CUDA_CHECK(made);
-  graph_.reset(exec);
+  graphs_[part].reset(exec);
   // Its memory is taken now: later steps allocate nothing.
   RODE_CUDA_CHECK(cudaGraphUpload(exec, stream_));
 }
 
 // The step of which this is a part is on its way already: where no graph can be had (no memory
 // left, say), later ones are launched kernel by kernel too.
-void CudaBackend::try_record_graph() {
+void CudaBackend::try_record_graph(Part part) {
   try {
-    record_graph();
+    record_graph(part);
   } catch (const Error&) {
     ignore(cudaGetLastError());
     plain_ = true;
@@ -174,7 +188,48 @@ void CudaBackend::step_captured(JobList& jobs) {
     view = tables_->frozen(record_.get());
     RODE_CUDA_CHECK(cudaStreamSynchronize(record_.get()));
   }
-  enqueue(view, stream_);
+  enqueue(view, stream_, kAll);
+}
+
+void CudaBackend::launch(Part part) {
+  if (graphs_[part] != nullptr) {
+    RODE_CUDA_CHECK(cudaGraphLaunch(graphs_[part].get(), stream_));
+    return;
+  }
+  // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
+  // launches, which can be waited for one by one.
+  enqueue(tables_->view(), stream_, part);
+  if (!synchronises() && !plain_) try_record_graph(part);
+}
+
+void CudaBackend::step_soap(JobList& jobs) {
+  if (soap_ == nullptr) return;
+  const StepView& view = tables_->view();
+  soap_->step(jobs.soap, view.control, view.results + tables_->soap_from(), stream_);
+}
+
+void CudaBackend::measure(JobList& jobs) {
+  const DeviceGuard guard(device_);
+  if (soap_ != nullptr) check_soap_stream(stream_);
+  send_tables(jobs, stream_);
+  launch(kMeasure);
+  note_order();
+}
+
+void CudaBackend::compute(JobList&, const StepContext& context) {
+  const DeviceGuard guard(device_);
+  send_wishes(context.multiplier, context.refuse_all);
+  launch(kCompute);
+  note_order();
+}
+
+void CudaBackend::apply(JobList& jobs, const StepContext&) {
+  const DeviceGuard guard(device_);
+  launch(kApply);
+  step_soap(jobs);
+  tables_->keep_report(stream_);
+  note_order();
+  stepped_ = true;
 }
 
 void CudaBackend::step(JobList& jobs, const StepContext& context) {
@@ -186,18 +241,9 @@ void CudaBackend::step(JobList& jobs, const StepContext& context) {
   }
   send_tables(jobs, stream_);  // only what a capture that was refused has left unsent
   send_wishes(context.multiplier, context.refuse_all);
-  if (graph_ != nullptr) {
-    RODE_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
-  } else {
-    // The first step loads the kernels; only then are they recorded. Debugging keeps to plain
-    // launches, which can be waited for one by one.
-    enqueue(tables_->view(), stream_);
-    if (!synchronises() && !plain_) try_record_graph();
-  }
-  if (soap_ != nullptr) {
-    const StepView& view = tables_->view();
-    soap_->step(jobs.soap, view.control, view.results + tables_->soap_from(), stream_);
-  }
+  launch(kAll);
+  step_soap(jobs);
+  tables_->keep_report(stream_);
   note_order();
   stepped_ = true;
 }

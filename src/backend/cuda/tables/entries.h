@@ -34,9 +34,12 @@ struct JobEntry {
   ArrayView grad;
   // Matrices: momentum, previous gradient; element rules: theirs.
   ArrayView moments[rules::kMostMoments];
-  WeightView third;  // T of Measure::three: the weight, or MARS-M's previous gradient
+  // Of moments[0] where it is int8 (device/int8.cuh); null: it is not.
+  float* scales;
+  std::int64_t scale_stride;  // scales from row to row
+  WeightView third;           // T of Measure::three: the weight, or MARS-M's previous gradient
   std::int64_t rows, cols, stride;
-  std::int64_t offset;       // of the first element within the parameter
+  std::int64_t offset;       // of the first element within the whole tensor
   std::int64_t* step;        // that the gate advances where live: element rules', Adafactor's
   std::int64_t first_slice;  // of the slices of all jobs
   std::int64_t slices;
@@ -44,8 +47,9 @@ struct JobEntry {
   std::int32_t parameter;
   std::int32_t active;
   Measure measure;
-  std::int32_t vector;       // all arrays can be read in aligned runs of four
-  std::int32_t slot_vector;  // and those of a matrix together with its slot
+  std::int32_t stochastic_state;  // how int8 is rounded
+  std::int32_t vector;            // all arrays can be read in aligned runs of four
+  std::int32_t slot_vector;       // and those of a matrix together with its slot
 };
 
 // One slice of one job; its first element is kSlice * index.
@@ -102,17 +106,20 @@ struct MatrixStep {
   double target;               // norm that the start should have
   double inverse_norm;         // U = inverse_norm * W
   std::uint64_t sequence;      // of random bits in this step
+  std::uint64_t state_draws;   // the same for int8 state
   rules::NormalizedRows rows;  // where the iterate's rows are normalised
   float on_w, on_x;            // W' = on_w * W + on_x * iterate
   float on_u;                  // or, for row i, on_w * W + F_i (on_x * iterate + on_u * W)
   std::int32_t moves;          // 0: no direction, the iterate is not read
   std::int32_t held;
+  std::int32_t cautious;  // on_w is only for elements that the step does not lead away from 0
 };
 
 // Over element jobs: what all elements share in the step in progress.
 struct ElementStep {
   rules::ElementRules::AnyCoefficients coefficients;
-  std::uint64_t sequence;  // of random bits in this step
+  std::uint64_t sequence;     // of random bits in this step
+  std::uint64_t state_draws;  // the same for int8 state
 };
 
 // Over jobs. The gate writes every field (ww, dd, held, failed as 0 unless it knows better);
@@ -145,6 +152,10 @@ struct StepView {
   rules::RowSums* row_sums;
   float* row_factors;
   std::int32_t job_count, matrix_count, element_from, element_count;
+  // Whether any momentum is int8: which kernels run.
+  std::int32_t int8_matrices, int8_elements;
+  // Whether any matrix has cautious decay: which kernel writes them.
+  std::int32_t cautious_matrices;
 };
 
 // Part of a table of slices, or of one of matrices.

@@ -22,7 +22,10 @@ void fill_base(JobEntry& entry, const JobBase& job, const Geometry& geometry) {
   entry.rows = geometry.rows;
   entry.cols = geometry.cols;
   entry.stride = geometry.stride;
-  entry.offset = job.offset;
+  entry.offset = job.place();
+  entry.scales = nullptr;
+  entry.scale_stride = 0;
+  entry.stochastic_state = job.state_rounding == StateRounding::stochastic ? 1 : 0;
   entry.step = nullptr;
   entry.most_gg = job.most_gg;
   entry.parameter = static_cast<std::int32_t>(job.parameter);
@@ -30,12 +33,25 @@ void fill_base(JobEntry& entry, const JobBase& job, const Geometry& geometry) {
   entry.measure = Measure::gradient;
 }
 
+// The one that may be int8.
+void fill_momentum(JobEntry& entry, const Moments& moments) {
+  entry.moments[0] = view_of(moments);
+  if (moments.dtype != DType::i8) return;
+  entry.scales = moments.scales;
+  entry.scale_stride = moments.scale_stride;
+}
+
 // After all arrays are known.
 void fill_vector(JobEntry& entry) {
   bool fours = fours_fit(entry.rows, entry.cols, entry.stride) && aligned_in_fours(entry.weight) &&
                aligned_in_fours(entry.grad) && aligned_in_fours(entry.third);
-  for (const ArrayView& array : entry.moments) fours = fours && aligned_in_fours(array);
-  entry.vector = fours ? 1 : 0;
+  const bool int8 = entry.scales != nullptr;
+  for (const ArrayView& array : entry.moments) {
+    fours = fours && (int8 && &array == entry.moments ? aligned_in_fours(array.data, 1)
+                                                      : aligned_in_fours(array));
+  }
+  // Blocks begin where rows do.
+  entry.vector = fours && (!int8 || fours_stay_in_rows(entry)) ? 1 : 0;
 }
 
 void fill_rows(MatrixEntry& entry, const RowAverages& rows) {
@@ -52,7 +68,7 @@ WeightView view_of(const Weights& weight) {
 
 void fill(JobEntry& entry, const RodeJob& job) {
   fill_base(entry, job, job.geometry);
-  entry.moments[0] = view_of(job.momentum);
+  fill_momentum(entry, job.momentum);
   entry.third = entry.weight;
   entry.measure = Measure::three;
   fill_vector(entry);
@@ -60,7 +76,7 @@ void fill(JobEntry& entry, const RodeJob& job) {
 
 void fill(JobEntry& entry, const MuonJob& job) {
   fill_base(entry, job, job.geometry);
-  entry.moments[0] = view_of(job.momentum);
+  fill_momentum(entry, job.momentum);
   entry.moments[1] = view_of(job.previous);
   entry.measure = Measure::buffer;
   const rules::Third third = rules::third_of(*job.constants);
@@ -86,8 +102,10 @@ void fill(JobEntry& entry, const AdafactorJob& job) {
 }
 
 void fill(JobEntry& entry, const ElementJob& job) {
-  fill_base(entry, job, geometry_of(job));
-  for (int i = 0; i < rules::kMostMoments; ++i) entry.moments[i] = view_of(job.state[i]);
+  // Its rows matter to int8 state alone; without gaps, elements have the same places either way.
+  fill_base(entry, job, job.state[0].dtype == DType::i8 ? job.geometry : geometry_of(job));
+  fill_momentum(entry, job.state[0]);
+  for (int i = 1; i < rules::kMostMoments; ++i) entry.moments[i] = view_of(job.state[i]);
   entry.step = job.step;
   fill_vector(entry);
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <new>
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/tables/fill.h"
@@ -271,6 +273,14 @@ void JobTables::place(cudaStream_t stream) {
   view_.matrix_count = static_cast<std::int32_t>(matrices_.size());
   view_.element_count = static_cast<std::int32_t>(elements_.size());
   view_.element_from = view_.job_count - view_.element_count;
+  const auto int8 = [](const JobEntry& job) { return job.scales != nullptr; };
+  const auto matrices_end = jobs_.begin() + view_.matrix_count;
+  view_.int8_matrices = std::any_of(jobs_.begin(), matrices_end, int8) ? 1 : 0;
+  view_.int8_elements = std::any_of(matrices_end, jobs_.end(), int8) ? 1 : 0;
+  const auto cautious = [](const MatrixEntry& matrix) {
+    return matrix.muon != 0 && matrix.muon_constants.cautious;
+  };
+  view_.cautious_matrices = std::any_of(matrices_.begin(), matrices_.end(), cautious) ? 1 : 0;
 }
 
 void JobTables::refresh(const JobList& jobs) {
@@ -310,7 +320,28 @@ JobTables::Report JobTables::report(cudaStream_t stream) {
   RODE_CUDA_CHECK(cudaMemcpyAsync(read_back_.data(), reported_.data(), reported_.bytes(),
                                   cudaMemcpyDeviceToHost, stream));
   RODE_CUDA_CHECK(cudaStreamSynchronize(stream));
-  const auto* image = read_back_.as<std::byte>();
+  return report_in(read_back_.as<std::byte>());
+}
+
+void JobTables::keep(std::size_t steps) {
+  if (steps > std::numeric_limits<std::size_t>::max() / std::max<std::size_t>(1, reported_.bytes()))
+    throw std::bad_alloc();
+  kept_ = steps > 0 ? PinnedBuffer(steps * reported_.bytes()) : PinnedBuffer();
+  kept_ring_ = Ring(steps);
+}
+
+void JobTables::keep_report(cudaStream_t stream) {
+  if (kept_ring_.places() == 0) return;
+  std::byte* image = kept_.as<std::byte>() + kept_ring_.push() * reported_.bytes();
+  RODE_CUDA_CHECK(
+      cudaMemcpyAsync(image, reported_.data(), reported_.bytes(), cudaMemcpyDeviceToHost, stream));
+}
+
+JobTables::Report JobTables::kept_report(std::size_t i) const {
+  return report_in(kept_.as<std::byte>() + kept_ring_.at(i) * reported_.bytes());
+}
+
+JobTables::Report JobTables::report_in(const std::byte* image) const {
   return {reinterpret_cast<const Control*>(image),
           reinterpret_cast<const JobResult*>(image + results_at_),
           reinterpret_cast<const MatrixStep*>(image + steps_at_)};

@@ -12,6 +12,7 @@
 #include "backend/cuda/newton_schulz/newton_schulz.h"
 #include "backend/cuda/tables/entries.h"
 #include "backend/jobs.h"
+#include "core/ring.h"
 
 namespace rode::cuda {
 
@@ -65,6 +66,14 @@ class JobTables {
   };
   Report report(cudaStream_t stream);
 
+  // Keeps what the last `steps` steps left, each copied by keep_report(), which does not wait.
+  // Read only behind a wait for their stream, the oldest first.
+  void keep(std::size_t steps);
+  void keep_report(cudaStream_t stream);
+  std::size_t kept_count() const { return kept_ring_.size(); }
+  Report kept_report(std::size_t i) const;
+  void forget_kept() { kept_ring_.clear(); }
+
   const StepView& view() const { return view_; }
   SliceRange all_slices() const { return all_; }
   SliceRange element_slices() const { return element_; }
@@ -77,6 +86,7 @@ class JobTables {
   void plan_slices(const JobList& jobs, cudaStream_t stream);
   void plan_batches(const NsRequest& request, const NewtonSchulz* ns, cudaStream_t stream);
   void place(cudaStream_t stream);
+  Report report_in(const std::byte* image) const;
 
   std::vector<JobEntry> jobs_;
   std::vector<MatrixEntry> matrices_;
@@ -96,6 +106,8 @@ class JobTables {
   TableUploads uploads_;  // of entries_
   bool changed_ = true;
   PinnedBuffer read_back_;
+  PinnedBuffer kept_;  // images of reported_, by the places of the ring
+  Ring kept_ring_;
 
   StepView view_{};
   SliceRange all_{}, element_{};

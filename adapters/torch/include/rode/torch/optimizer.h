@@ -15,7 +15,9 @@
 #include <torch/optim/optimizer.h>
 
 #include "rode/optimizer.h"
+#include "rode/safetensors.h"
 #include "rode/torch/options.h"
+#include "rode/torch/ranks.h"
 #include "rode/torch/routing.h"
 
 namespace rode::torch {
@@ -34,6 +36,12 @@ class ParamState final : public ::torch::optim::OptimizerCloneableParamState<Par
 // devices, types or fixed options have changed; state is kept. Throws
 // rode::Error; a call that throws has changed nothing, except where Error::changed() says so:
 // a step that left weights which are not finite (rode/optimizer.h).
+//
+// With a process group (rode/torch/process_group.h, rode/torch/ranks.h) every process has all
+// weights and gradients, steps its share and keeps state for that alone; the weights are gathered
+// after each step. Making the optimizer, step, save_consolidated and whole_state are then calls of
+// all processes, and so is the step or bind after a group was added. All processes make a step, or
+// none: docs/distributed.md.
 class EngineOptimizer : public ::torch::optim::Optimizer {
  public:
   ~EngineOptimizer() override;
@@ -54,6 +62,11 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   // archive.
   void set_batched(bool batched);
 
+  // rode::Optimizer::keep_history, also of an engine that is built later, which keeps its own; no
+  // part of an archive. take_history() waits for the device.
+  void keep_history(std::size_t steps);
+  std::vector<StepDiagnostics> take_history();
+
   // As torch's, and checks the options at once. Called through a reference to torch's class,
   // some versions of torch (2.13) give the group the defaults instead of its options.
   void add_param_group(const ::torch::optim::OptimizerParamGroup& group);
@@ -62,6 +75,13 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
   // parameters of the same names and shapes.
   void save(::torch::serialize::OutputArchive& archive) const override;
   void load(::torch::serialize::InputArchive& archive) override;
+  // The same archive where several processes share the state, for save() refuses there: on rank 0,
+  // true; elsewhere nothing is written, false. It loads on any number of processes.
+  bool save_consolidated(::torch::serialize::OutputArchive& archive);
+  // The state of all parameters under the engine's names ("state.<parameter>.<key>"), on the host:
+  // on rank 0, elsewhere empty. Of a file that has it, load_state() takes this process's share.
+  std::vector<std::pair<std::string, at::Tensor>> whole_state();
+  void load_state(const SafetensorsFile& file);
 
   // A state tensor ("momentum", ...), undefined where there is none: before the first step.
   at::Tensor state_tensor(const at::Tensor& parameter, std::string_view key) const;
@@ -83,19 +103,31 @@ class EngineOptimizer : public ::torch::optim::Optimizer {
 
  protected:
   EngineOptimizer(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
-                  std::unique_ptr<::torch::optim::OptimizerOptions> defaults);
+                  std::unique_ptr<::torch::optim::OptimizerOptions> defaults,
+                  ProcessGroup process_group = {});
 
  private:
   class Binding;
+  class Share;
 
   GroupOptions& adopted(std::size_t group);
+  std::vector<const GroupOptions*> adopted_options();
+  void deal();
+  void bind_engine();
+  void step_shared(double multiplier);
   void drop();
+  void write_archive(
+      ::torch::serialize::OutputArchive& archive,
+      const ska::flat_hash_map<void*, std::unique_ptr<::torch::optim::OptimizerParamState>>& states)
+      const;
 
+  std::unique_ptr<Share> share_;  // null: one process
   std::unique_ptr<Binding> binding_;
   std::vector<std::unique_ptr<Binding>> kept_;  // graphs may still replay their steps
   std::int64_t steps_ = 0;                      // of earlier engines
   OnBadGradient on_non_finite_ = OnBadGradient::refuse;
   bool batched_ = true;
+  std::size_t history_ = 0;
 };
 
 // `EngineOptions`: a struct of rode/optim/.
@@ -107,15 +139,17 @@ class OptimizerOf final : public EngineOptimizer {
   // Matrices by the optimizer's rule, what is not a matrix by the rest's: two groups of their own
   // rates. Module types decide (routing.h); `defaults.route` and `overrides` choose.
   explicit OptimizerOf(const ::torch::nn::Module& module, OptionsType defaults = {},
-                       const std::vector<Override>& overrides = {})
+                       const std::vector<Override>& overrides = {}, ProcessGroup process_group = {})
       : EngineOptimizer(rode::torch::param_groups(module, defaults, overrides),
-                        std::make_unique<OptionsType>(defaults)) {}
+                        std::make_unique<OptionsType>(defaults), std::move(process_group)) {}
   explicit OptimizerOf(const std::vector<::torch::optim::OptimizerParamGroup>& groups,
-                       OptionsType defaults = {})
-      : EngineOptimizer(groups, std::make_unique<OptionsType>(std::move(defaults))) {}
-  explicit OptimizerOf(std::vector<at::Tensor> parameters, OptionsType defaults = {})
+                       OptionsType defaults = {}, ProcessGroup process_group = {})
+      : EngineOptimizer(groups, std::make_unique<OptionsType>(std::move(defaults)),
+                        std::move(process_group)) {}
+  explicit OptimizerOf(std::vector<at::Tensor> parameters, OptionsType defaults = {},
+                       ProcessGroup process_group = {})
       : OptimizerOf(std::vector{::torch::optim::OptimizerParamGroup(std::move(parameters))},
-                    std::move(defaults)) {}
+                    std::move(defaults), std::move(process_group)) {}
 
   // Of a group, to be changed at any time.
   OptionsType& options(std::size_t group = 0) {
@@ -126,6 +160,7 @@ class OptimizerOf final : public EngineOptimizer {
 // The optimizer of a method that is known only at run time, such as Method::by_name's.
 std::unique_ptr<EngineOptimizer> make_optimizer(const ::torch::nn::Module& module,
                                                 const Method& method, GroupSettings settings = {},
-                                                const std::vector<Override>& overrides = {});
+                                                const std::vector<Override>& overrides = {},
+                                                ProcessGroup process_group = {});
 
 }  // namespace rode::torch

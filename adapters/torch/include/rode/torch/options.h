@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,8 @@ class GroupOptions : public GroupSettings {
   virtual void adopt() = 0;
   // Takes all values of options of the same type.
   virtual void assign(const GroupOptions& other) = 0;
+  // One option of the method by its name, such as "momentum"; throws where it has none of it.
+  virtual void set_number(std::string_view key, double value) = 0;
   // Sends changes to a live engine; false: it must be rebuilt.
   virtual bool send(rode::Optimizer& engine, std::size_t group) const = 0;
 
@@ -60,7 +63,7 @@ class GroupOptions : public GroupSettings {
 std::map<std::string, std::string> given_options(const Method& method);
 
 // `EngineOptions` is a struct of rode/optim/: its fields are this class's, under their names.
-//   RODEOptions options(rode::RodeOptions{.lr = 1e-3, .nesterov = true});
+//   RODEOptions options(rode::RodeOptions{.lr = 3e-2, .nesterov = true});
 //   options.lr_rho = 2e-3;
 // A parameter group with its own options takes nothing from the optimizer's defaults.
 template <class EngineOptions>
@@ -82,6 +85,7 @@ class Options final : public ::torch::optim::OptimizerCloneableOptions<Options<E
   Method method() const override;
   void adopt() override;
   void assign(const GroupOptions& other) override;
+  void set_number(std::string_view key, double value) override;
   bool send(rode::Optimizer& engine, std::size_t group) const override;
 };
 

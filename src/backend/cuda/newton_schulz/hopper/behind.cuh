@@ -80,7 +80,8 @@ __device__ __forceinline__ void reproject_behind(const ProductArgs& args, Shared
     // Rows of the thread, within the tile and the matrix.
     const int rows = at_column < to.cols ? min(to.rows - at_row, kTileSide - row) : 0;
     const double sum = team.sum_of(args, shared, tile.matrix);
-    const auto t = static_cast<float>(sum), factor = static_cast<float>(rules::guard_factor(sum));
+    const auto t = static_cast<float>(sum),
+               factor = static_cast<float>(rules::guard_factor(args.guard, sum));
 #pragma unroll 1
     for (int from = 0; from < kRunsDown; from += kAtOnce) {
       uint4 x[kAtOnce] = {}, w[kAtOnce] = {};

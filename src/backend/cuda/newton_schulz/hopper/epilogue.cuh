@@ -8,6 +8,7 @@
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"
+#include "backend/cuda/newton_schulz/schatten.cuh"
 
 namespace rode::cuda::hopper {
 
@@ -33,12 +34,34 @@ __device__ inline void average(const Consumer& me, std::uint32_t own,
   }
 }
 
+// Sums of the squares of a tile as rounded, warp by warp.
+template <class Element>
+__device__ inline void sum_squares(const Consumer& me, Shared& shared,
+                                   const std::uint32_t (&packed)[2][32]) {
+  float squares = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const float2 x = unpack(packed[half][i], Element());
+      squares += x.x * x.x + x.y * x.y;
+    }
+  }
+  double wide = squares;
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    wide += __shfl_down_sync(0xffffffffU, wide, offset);
+  }
+  if (me.lane == 0) shared.sums[me.index][me.warp][0] = wide;
+}
+
 // D = alpha acc + beta C + gamma I, and its mirror image on the other side of the diagonal. Each is
 // stored by halves: one is on its way while the other is written.
 template <class Element, bool kBlend>
 __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, const ProductItem& item,
-                                                   const ProductTile& tile, const Blend& blend,
-                                                   Consumer& me, float (&d)[2][64]) {
+                                                   const ProductTile& tile, Blend blend,
+                                                   Consumer& me, Shared& shared,
+                                                   float (&d)[2][64]) {
   const Phase& phase = args.phases[item.phase];
   const CUtensorMap* map = args.maps + item.bucket * kRoles + phase.d;
   const int row = tile.row * kTileSide, column = item.col_tile * kTileSide;
@@ -47,6 +70,7 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
     me.wait_loaded();
     // Nobody may ask for the next tile before all have seen this one: see multiply().
     me.sync();
+    if (phase.squares != nullptr) blend = shared.blend[me.index];
   } else {
     me.wait_free();
   }
@@ -85,6 +109,7 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
       average<Element>(me, own, packed);
       me.sync();
     }
+    if (phase.squares != nullptr) sum_squares<Element>(me, shared, packed);
   }
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -97,6 +122,15 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
       me.wait_free<1>();
       me.write_mirrored_side(side, packed);
       me.store_side(map, side, column, row, tile.in_bucket);
+    }
+  }
+  if constexpr (!kBlend) {
+    if (phase.squares != nullptr && me.leads()) {
+      const double(&s)[4][2] = shared.sums[me.index];
+      const double own_squares = s[0][0] + s[1][0] + s[2][0] + s[3][0];
+      add_squares(phase.squares + tile.matrix,
+                  item.mirror && !diagonal ? 2 * own_squares : own_squares,
+                  args.start_scale[tile.matrix]);
     }
   }
   // The other consumer multiplies meanwhile.

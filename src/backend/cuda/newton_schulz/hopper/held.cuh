@@ -168,7 +168,8 @@ __device__ __forceinline__ void reproject_held(const ProductArgs& args, Shared& 
     }
     sync<kReprojectors>(NamedBarrier::reprojectors);
     const double sum = shared.t;
-    const auto t = static_cast<float>(sum), factor = static_cast<float>(rules::guard_factor(sum));
+    const auto t = static_cast<float>(sum),
+               factor = static_cast<float>(rules::guard_factor(args.guard, sum));
     mbarrier_wait(shared_address(&shared.ready[consumer]), parity);
     parity ^= static_cast<std::uint32_t>(consumer);  // an mbarrier has every other item
     correct<Element>(tile, row, column, even, t, factor);

@@ -19,6 +19,7 @@
 #include "backend/cuda/newton_schulz/hopper/ring.cuh"
 #include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"
+#include "backend/cuda/newton_schulz/schatten.cuh"
 
 namespace rode::cuda::hopper {
 
@@ -59,7 +60,13 @@ __device__ __forceinline__ void consume(const ProductArgs& args, Shared& shared,
     const Blend blend = blended ? phase.blends[tile.matrix] : Blend{};
     if (blended || kSums != TileSums::none) {
       if (me.leads()) {
-        if constexpr (kSymmetric) wait_written(args, item, tile);
+        if constexpr (kSymmetric) {
+          wait_written(args, item, tile);
+          if (phase.squares != nullptr) {
+            const int n = args.operands[item.bucket * kRoles + phase.d].rows;
+            shared.blend[consumer] = of_squares(blend, phase.squares + tile.matrix, n);
+          }
+        }
         const CUtensorMap* map = args.maps + item.bucket * kRoles + (kSymmetric ? phase.c : kRoleU);
         me.load_tile(map, tile.row * kTileSide, item.col_tile * kTileSide, tile.in_bucket);
       }
@@ -73,9 +80,9 @@ __device__ __forceinline__ void consume(const ProductArgs& args, Shared& shared,
     }
     if constexpr (kSymmetric) {
       if (blended) {
-        epilogue_symmetric<Element, true>(args, item, tile, blend, me, d);
+        epilogue_symmetric<Element, true>(args, item, tile, blend, me, shared, d);
       } else {
-        epilogue_symmetric<Element, false>(args, item, tile, blend, me, d);
+        epilogue_symmetric<Element, false>(args, item, tile, blend, me, shared, d);
       }
     } else if constexpr (kHold) {
       hold<Element>(args, tile, me, shared, at, d);

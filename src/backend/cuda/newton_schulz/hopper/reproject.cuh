@@ -17,7 +17,7 @@ inline constexpr int kRunsAcross = kTileSide / 8;
 
 // A matrix's word: t in steps of 2^-34 above, the tiles that have been added to it below. Integers
 // add up to the same sum in any order, and one access tells both whether t is there and what it is.
-// |t| <= ||D|| ||U||, which the guard keeps below 1.25 sqrt(n): far from 2^13.
+// |t| <= ||D|| ||U||, which the guard keeps below 2.04 sqrt(n), whatever the set: far from 2^13.
 inline constexpr int kCountBits = 16;
 static_assert(kMostCounted < 1 << kCountBits);
 inline constexpr double kSumSteps = 17179869184.0;  // 2^34

@@ -3,6 +3,9 @@
 // it in turn.
 #pragma once
 
+#include <type_traits>
+
+#include "backend/cuda/newton_schulz/hopper/e4m3.cuh"
 #include "backend/cuda/newton_schulz/hopper/ptx.cuh"
 #include "backend/cuda/newton_schulz/hopper/shared.cuh"
 #include "backend/cuda/newton_schulz/products.h"
@@ -22,7 +25,8 @@ __device__ inline void wait_written(const ProductArgs& args, const ProductItem& 
 // The producer, one thread. The two CTAs of a cluster multiply two tiles of one column: each loads
 // its left operand and half of the right one, which TMA delivers to both; tiles of two matrices (of
 // symmetric products) have nothing in common. kWithU: each item's tile of U follows its operands.
-template <bool kSymmetric, bool kWithU>
+// kBytes: operands of e4m3, 128 of K in the 128 bytes of a row, all of them along K.
+template <bool kSymmetric, bool kWithU, bool kBytes = false>
 __device__ inline void produce(const ProductArgs& args, Shared& shared, int first, int last,
                                int rank) {
   if (first >= last) return;
@@ -49,20 +53,20 @@ __device__ inline void produce(const ProductArgs& args, Shared& shared, int firs
     const int left_side = tile.row * kTileSide;
     const int right_side = item.col_tile * kTileSide;
     for (int k = 0; k < item.depth; ++k) {
-      const int depth = k * kTileDepth;
+      const int depth = k * (kBytes ? kTileDepthE4m3 : kTileDepth);
       const std::uint32_t barrier = full + at.stage * 8;
       const std::uint32_t to_left = ring + at.stage * kStageBytes;
       const std::uint32_t to_right = to_left + kOperandBytes;
       mbarrier_wait(empty + at.stage * 8, at.parity ^ 1);
       mbarrier_expect_tx(barrier, kStageBytes);
-      if (item.order == OperandOrder::m_n) {
+      if (!kBytes && item.order == OperandOrder::m_n) {
         tma_load(to_left, left, barrier, left_side, depth, tile.in_bucket);
         tma_load(to_left + kBoxBytes, left, barrier, left_side + kBoxSide, depth, tile.in_bucket);
       } else {
         tma_load(to_left, left, barrier, depth, left_side, tile.in_bucket);
         tma_load(to_left + kBoxBytes, left, barrier, depth, left_side + kBoxSide, tile.in_bucket);
       }
-      const bool along_k = item.order == OperandOrder::k_k;
+      const bool along_k = kBytes || item.order == OperandOrder::k_k;
       if (kSymmetric && !shared_right) {
 #pragma unroll
         for (int box = 0; box < 2; ++box) {
@@ -107,7 +111,7 @@ __device__ inline void release_stage(const Shared& shared, int stage) {
 template <class Element, bool kAlongM, bool kAlongN, bool kWithU>
 __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, int depth,
                                 NamedBarrier turn) {
-  // Sixteen steps of K further: 32 bytes in a row, or two groups of eight rows.
+  // Sixteen steps of K further (of bytes 32): 32 bytes in a row, or two groups of eight rows.
   constexpr std::uint64_t kLeftStep = kAlongM ? 2048 >> 4 : 32 >> 4;
   constexpr std::uint64_t kRightStep = kAlongN ? 2048 >> 4 : 32 >> 4;
   const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full);
@@ -124,10 +128,15 @@ __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, i
 #pragma unroll
     for (int step = 0; step < kTileDepth / 16; ++step) {
       const int accumulate = k > 0 || step > 0;
-      wgmma_64x128x16<Element, kAlongM, kAlongN>(d[0], upper + step * kLeftStep,
-                                                 right + step * kRightStep, accumulate);
-      wgmma_64x128x16<Element, kAlongM, kAlongN>(d[1], lower + step * kLeftStep,
-                                                 right + step * kRightStep, accumulate);
+      if constexpr (std::is_same_v<Element, E4m3>) {
+        wgmma_64x128x32(d[0], upper + step * kLeftStep, right + step * kRightStep, accumulate);
+        wgmma_64x128x32(d[1], lower + step * kLeftStep, right + step * kRightStep, accumulate);
+      } else {
+        wgmma_64x128x16<Element, kAlongM, kAlongN>(d[0], upper + step * kLeftStep,
+                                                   right + step * kRightStep, accumulate);
+        wgmma_64x128x16<Element, kAlongM, kAlongN>(d[1], lower + step * kLeftStep,
+                                                   right + step * kRightStep, accumulate);
+      }
     }
     wgmma_commit();
     if constexpr (!kWithU) {
@@ -148,6 +157,57 @@ __device__ inline void multiply(float (&d)[2][64], Shared& shared, Cursor& at, i
   pin_accumulators(d[0]);
   pin_accumulators(d[1]);
   release_stage(shared, before);
+}
+
+// The same of e4m3 operands, whose sums the tensor cores keep to 14 bits only: those of a stage,
+// 128 of K, are added to sums in fp32. A quarter of the tile at a time, so that two quarters' sums
+// fit beside the tile's: while one is added the other is multiplied.
+__device__ inline void multiply_promoted(float (&d)[2][64], Shared& shared, Cursor& at, int depth,
+                                         NamedBarrier turn) {
+  const std::uint32_t ring = shared_address(shared.ring), full = shared_address(shared.full);
+  float part[2][32];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) d[half][i] = 0;
+  }
+  const auto add = [&](int quarter) {
+    float(&from)[32] = part[quarter & 1];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      asm volatile("" : "+f"(from[i])::"memory");
+      float& to = d[quarter >> 1][(quarter & 1) * 32 + i];
+      to += from[i];
+      asm volatile("" : "+f"(to)::"memory");  // now, not when `from` is written again
+    }
+  };
+  for (int k = 0; k < depth; ++k) {
+    const std::uint32_t left = ring + at.stage * kStageBytes;
+    mbarrier_wait(full + at.stage * 8, at.parity);
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const std::uint64_t a = descriptor(left + (quarter >> 1) * kBoxBytes, true),
+                          b = descriptor(left + kOperandBytes + (quarter & 1) * kBoxBytes, true);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(part[quarter & 1][i])::"memory");
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        wgmma_64x64x32(part[quarter & 1], a + step * 2, b + step * 2, step > 0);
+      }
+      wgmma_commit();
+      if (quarter == 0 && k + 1 == depth && turn != NamedBarrier::none) {
+        arrive<2 * kWarpgroup>(turn);
+      }
+      if (quarter == 0) continue;
+      wgmma_wait<1>();
+      add(quarter - 1);
+    }
+    wgmma_wait<0>();  // ptxas would not let one quarter cross into the next round
+    release_stage(shared, at.stage);
+    add(3);
+    at.advance(1);
+  }
 }
 
 }  // namespace rode::cuda::hopper

@@ -73,8 +73,10 @@ struct Shared {
   // warps wait. Stored: the leader of the reprojection warps arrives; the consumer waits.
   std::uint64_t ready[kConsumers], stored[kConsumers];
 
-  double sums[kConsumers][4][2];  // of each warp: t, xx
-  double t;                       // of the matrix whose held tile is reprojected
+  double sums[kConsumers][4][2];  // of each warp: t, xx; or the squares of a Gram matrix's tile
+  Blend blend[kConsumers];        // of a first iteration whose start has a Schatten-4 norm
+  float vector[kConsumers][kTileSide];  // of a split tile's columns: the diagonal, or factors
+  double t;                             // of the matrix whose held tile is reprojected
   // Tiles reprojected in device memory (behind.cuh): the next, and what each team works on.
   int next_behind;
   struct {

@@ -67,15 +67,18 @@ void append_items(const Batch& batch, std::size_t member, List kind, bool symmet
   ProductItem item;
   item.bucket = bucket_index;
   for (ProductTile& tile : item.tiles) tile = {in_bucket, batch.members[member], 0};
+  const bool bytes = batch.program.dtype == NsDType::fp8;  // all operands lie along K
+  const int per_load = bytes ? kTileDepthE4m3 : kTileDepth;
   int rows = ceil_div(n, kTileSide), cols = rows;
   if (kind == kApplyList) {
     rows = ceil_div(bucket.rows, kTileSide);
     cols = ceil_div(bucket.cols, kTileSide);
-    item.depth = ceil_div(n, kTileDepth);
+    item.depth = ceil_div(n, per_load);
     item.order = bucket.tall() ? OperandOrder::k_k : OperandOrder::k_n;
   } else {
-    item.depth = ceil_div(kind == kGramList ? m : n, kTileDepth);
-    item.order = kind == kGramList && bucket.tall() ? OperandOrder::m_n : OperandOrder::k_k;
+    item.depth = ceil_div(kind == kGramList ? m : n, per_load);
+    const bool across = kind == kGramList && bucket.tall() && !bytes;
+    item.order = across ? OperandOrder::m_n : OperandOrder::k_k;
     item.mirror = symmetric ? 1 : 0;
   }
   if (item.mirror != 0) return items.append_symmetric(item, rows);

@@ -18,7 +18,17 @@ namespace {
 constexpr std::int64_t kSmallestGramSide = 256;
 constexpr std::size_t kAlignment = 1024;
 
-std::int64_t padded(std::int64_t n) { return (n + 7) / 8 * 8; }  // 16 bytes of half precision
+// Rows begin at multiples of 16 bytes: TMA asks for it.
+std::int64_t padded(std::int64_t n, std::size_t element = 2) {
+  const std::int64_t run = element == 1 ? 16 : 8;
+  return (n + run - 1) / run * run;
+}
+
+// Vectors of the split form are read by whole pairs of tiles.
+std::int64_t padded_vector(std::int64_t n) {
+  constexpr std::int64_t kStrip = 2 * std::int64_t{kTileSide};
+  return (n + kStrip - 1) / kStrip * kStrip;
+}
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -30,47 +40,66 @@ bool gram_is_cheaper(double r, const Program& program) {
          rules::standard_form_cost(r, program.steps);
 }
 
-// Memory of one matrix of this shape in every role, and what the roles are.
-struct Footprint {
-  std::size_t iterate = 0, small = 0;
-  int iterates = 0, smalls = 0;
-  std::size_t bytes() const {
-    return static_cast<std::size_t>(iterates) * iterate + static_cast<std::size_t>(smalls) * small;
-  }
+// A matrix of one shape in one role.
+struct Place {
+  Role role;
+  std::int64_t rows, cols;
+  std::size_t element;
+  std::int64_t stride() const { return element == 4 && rows == 1 ? cols : padded(cols, element); }
+  std::int64_t matrix_stride() const { return rows * stride(); }
 };
 
-Footprint footprint(const NsMatrix& matrix, const Program& program) {
-  const std::int64_t n = std::min(matrix.rows, matrix.cols);
+// What a matrix of this shape has memory of its own for.
+std::vector<Place> places(std::int64_t rows, std::int64_t cols, const Program& program) {
+  const std::int64_t n = std::min(rows, cols), m = std::max(rows, cols);
   const std::size_t element = element_bytes(program.dtype);
-  Footprint f;
-  f.iterate = static_cast<std::size_t>(matrix.rows * padded(matrix.cols)) * element;
-  f.small = static_cast<std::size_t>(n * padded(n)) * element;
-  f.iterates = (program.steps > 0 ? 2 : 1) + (program.sphere && program.steps > 0 ? 1 : 0);
-  f.smalls = program.steps == 0 ? 0 : program.gram ? 4 : 1;
-  return f;
+  std::vector<Place> list{{kRoleX, rows, cols, element}};
+  if (program.steps == 0) return list;
+  const bool split = program.dtype == NsDType::fp8;
+  if (!split) list.push_back({kRoleY, rows, cols, element});
+  if (program.sphere) list.push_back({kRoleU, rows, cols, element});
+  list.push_back({kRoleP, n, n, split ? 1 : element});
+  if (program.gram) {
+    for (const Role role : {kRoleT, kRoleQ, kRoleR}) list.push_back({role, n, n, element});
+  }
+  if (split) {
+    const std::int64_t parts = (m + kTileSide - 1) / kTileSide;
+    list.push_back({kRoleXLong, n, m, 1});
+    list.push_back({kRoleXShort, m, n, 1});
+    list.push_back({kRoleO, n, n, 1});
+    list.push_back({kRoleD, 1, padded_vector(n), 4});
+    list.push_back({kRoleF, 1, padded_vector(n), 4});
+    list.push_back({kRoleSquares, parts, padded_vector(n), 4});
+  }
+  return list;
 }
 
-void place(Bucket& bucket, Role role, std::int64_t rows, std::int64_t cols, std::size_t element,
-           std::size_t& at) {
-  RoleMemory& memory = bucket.memory[role];
-  memory = {at, rows, cols, padded(cols), rows * padded(cols), true};
-  at = aligned(at + static_cast<std::size_t>(bucket.count * memory.matrix_stride) * element);
+std::size_t footprint(const NsMatrix& matrix, const Program& program) {
+  std::size_t bytes = 0;
+  for (const Place& place : places(matrix.rows, matrix.cols, program)) {
+    bytes += static_cast<std::size_t>(place.matrix_stride()) * place.element;
+  }
+  return bytes;
 }
 
 void place_bucket(Bucket& bucket, const Program& program, std::size_t& at) {
-  const std::size_t element = element_bytes(program.dtype);
-  const std::int64_t n = bucket.short_side();
-  place(bucket, kRoleX, bucket.rows, bucket.cols, element, at);
-  if (program.steps == 0) return;
-  place(bucket, kRoleY, bucket.rows, bucket.cols, element, at);
-  if (program.sphere) place(bucket, kRoleU, bucket.rows, bucket.cols, element, at);
-  place(bucket, kRoleP, n, n, element, at);
-  if (program.gram) {
-    for (const Role role : {kRoleT, kRoleQ, kRoleR}) place(bucket, role, n, n, element, at);
+  for (const Place& place : places(bucket.rows, bucket.cols, program)) {
+    bucket.memory[place.role] = {at,
+                                 place.rows,
+                                 place.cols,
+                                 place.stride(),
+                                 place.matrix_stride(),
+                                 true,
+                                 static_cast<int>(place.element)};
+    at = aligned(at +
+                 static_cast<std::size_t>(bucket.count * place.matrix_stride()) * place.element);
   }
+  if (!bucket.memory[kRoleY].used) return;
+  const std::int64_t n = bucket.short_side();
   for (const auto& [view, host] : {std::pair(kRoleXGram, kRoleX), std::pair(kRoleYGram, kRoleY)}) {
-    bucket.memory[view] = {bucket.memory[host].offset,        n,   n, padded(n),
-                           bucket.memory[host].matrix_stride, true};
+    const RoleMemory& memory = bucket.memory[host];
+    bucket.memory[view] = {memory.offset,        n,    n,           padded(n),
+                           memory.matrix_stride, true, memory.bytes};
   }
 }
 
@@ -117,28 +146,40 @@ void standard_program(Batch& batch) {
   batch.result = from;
 }
 
+// The split form: O, off(P') and the factors, and the iterate in its place.
+void split_program(Batch& batch) {
+  for (int k = 0; k < batch.program.steps; ++k) {
+    batch.products.push_back(symmetric(kRoleXLong, kRoleXLong, kRoleO, -1, kRoleO, kGramList));
+    batch.products.push_back(symmetric(kRoleO, kRoleO, kRoleP, k, kRoleO, kSquareList));
+    batch.products.push_back(apply(kRoleXShort, kRoleP, kRoleX, batch.program, k));
+    for (std::size_t i = batch.products.size() - 3; i < batch.products.size(); ++i) {
+      batch.products[i].iteration = k;
+    }
+  }
+  batch.result = kRoleX;
+}
+
 // G = X^T X; P = a I + b G + c G^2; Q <- Q P; G <- P G P; at the end of a segment X <- X Q.
 void gram_program(Batch& batch) {
   const Program& program = batch.program;
   Role from = kRoleX, to = kRoleY;
-  for (int k = 0; k < program.steps;) {
-    const int segment = std::min(rules::gram_segment(program.coefficients, k), program.steps - k);
+  for (int first = 0, end = 0; first < program.steps; first = end) {
+    end = rules::gram_segment_end(program.coefficients, first, program.steps);
     const Role g = to == kRoleY ? kRoleYGram : kRoleXGram;
     batch.products.push_back(symmetric(from, from, g, -1, kRoleX, kGramList));
     Role q = kRoleQ, next_q = kRoleR;
-    for (int j = 0; j < segment; ++j, ++k) {
-      const Role p = j == 0 ? kRoleQ : kRoleP;  // the first factor is the product so far
+    for (int k = first; k < end; ++k) {
+      const Role p = k == first ? kRoleQ : kRoleP;  // the first factor is the product so far
       batch.products.push_back(symmetric(g, g, p, k, g, kSquareList));
-      if (j > 0) {
+      if (k > first) {
         batch.products.push_back(symmetric(q, p, next_q, -1, kRoleX, kSquareList));
         std::swap(q, next_q);
       }
-      if (j + 1 == segment) break;
+      if (k + 1 == end) break;
       batch.products.push_back(symmetric(g, p, kRoleT, -1, kRoleX, kSquareList));
       batch.products.push_back(symmetric(kRoleT, p, g, -1, kRoleX, kSquareList));
     }
-    ++k;
-    batch.products.push_back(apply(from, q, to, program, k - 1));
+    batch.products.push_back(apply(from, q, to, program, end - 1));
     std::swap(from, to);
   }
   batch.result = from;
@@ -209,6 +250,8 @@ void complete(Batch& batch, const std::vector<NsMatrix>& matrices, const PlanOpt
       batch.tiles, [](const TileRange& range) { return range.count <= kMostCounted; });
   if (batch.program.gram) {
     gram_program(batch);
+  } else if (batch.program.dtype == NsDType::fp8) {
+    split_program(batch);
   } else {
     standard_program(batch);
   }
@@ -216,6 +259,8 @@ void complete(Batch& batch, const std::vector<NsMatrix>& matrices, const PlanOpt
 }
 
 }  // namespace
+
+NsDType iterate_dtype(NsDType dtype) { return dtype == NsDType::fp8 ? NsDType::fp16 : dtype; }
 
 std::size_t element_bytes(NsDType dtype) { return dtype == NsDType::fp32 ? 4 : 2; }
 
@@ -229,6 +274,7 @@ Program program_of(const NsMatrix& matrix, bool symmetric) {
   const double r = static_cast<double>(m) / static_cast<double>(std::max<std::int64_t>(n, 1));
   const bool pays = n >= kSmallestGramSide && gram_is_cheaper(r, program);
   program.gram =
+      program.dtype != NsDType::fp8 &&
       rules::takes_gram_form(matrix.form, matrix.steps, program.reproject, symmetric, pays);
   // Carried through five iterations, bf16's rounding of the Gram matrix comes close to the
   // bound of agreement; fp16 costs the same, and nothing here leaves its range.
@@ -246,8 +292,7 @@ std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const Pla
   for (const Program& program : programs) {
     std::size_t total = 0;
     for (const NsMatrix& matrix : matrices) {
-      if (program_of(matrix, options.symmetric) == program)
-        total += footprint(matrix, program).bytes();
+      if (program_of(matrix, options.symmetric) == program) total += footprint(matrix, program);
     }
     // Batches of about equal size: a small last one would leave the device idle.
     // What fits with a quarter more is not cut at all.
@@ -257,7 +302,7 @@ std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const Pla
     std::size_t used = 0;
     for (std::size_t i = 0; i < matrices.size(); ++i) {
       if (!(program_of(matrices[i], options.symmetric) == program)) continue;
-      const std::size_t bytes = footprint(matrices[i], program).bytes();
+      const std::size_t bytes = footprint(matrices[i], program);
       if (used == 0 || used + bytes > limit || used + bytes / 2 > share) {
         batches.emplace_back().program = program;
         used = 0;

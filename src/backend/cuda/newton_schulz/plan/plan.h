@@ -27,8 +27,9 @@ struct NsMatrix {
 };
 
 inline constexpr int kTileSide = 128;
-inline constexpr int kTileDepth = 64;   // of K, per load
-inline constexpr int kClusterSize = 2;  // tiles of an item
+inline constexpr int kTileDepth = 64;       // of K, per load
+inline constexpr int kTileDepthE4m3 = 128;  // the same of bytes
+inline constexpr int kClusterSize = 2;      // tiles of an item
 
 // How the rows of an item's operands lie in memory: along K each (X P, A A, X X^T of a wide X),
 // along M and N (X^T X of a tall X), or the left along K and the right along N (P X of a wide X,
@@ -46,6 +47,13 @@ enum Role : int {
   kRoleT,      // the Gram form alone: G P,
   kRoleQ,      // and the product of the factors so far, in Q and R in turn
   kRoleR,
+  // The split form alone (rules/split_rule.h; P is e4m3 there, and the iterate stays in X):
+  kRoleXLong,    // X in e4m3, rows along the long side,
+  kRoleXShort,   // and along the short one
+  kRoleO,        // off the diagonal of the Gram matrix, e4m3
+  kRoleD,        // the diagonal, a vector of fp32,
+  kRoleF,        // the factors a + diag P',
+  kRoleSquares,  // and the parts of the diagonal, one per tile along the long side
   kRoles
 };
 
@@ -83,7 +91,7 @@ enum class Projection : int {
   none,     // D = X P
   measure,  // and the sums of D with U
   every,    // and D <- D - t U, matrix by matrix
-  guarded,  // and the same times guard_factor(t)
+  guarded,  // and the same times rules::guard_factor()
 };
 
 // A work list: items of cluster c are items[lists[c]] .. items[lists[c + 1]].
@@ -102,7 +110,8 @@ struct Product {
   Role a = kRoleX, b = kRoleX, c = kRoleX, d = kRoleX;
   int blend = -1;  // iteration whose polynomial is formed; -1: D = A B
   Projection projection = Projection::none;
-  int iteration = 0;  // of an applying product: the last one that it completes
+  int iteration = 0;  // of an applying product: the last one that it completes; of the split
+                      // form: the one that it is part of
   List list = kGramList;
 };
 
@@ -114,11 +123,13 @@ struct Launch {
   int list = 0;              // of Batch::lists
 };
 
-// rows x cols of `stride` elements, `matrix_stride` from matrix to matrix, at `offset` bytes.
+// rows x cols of `stride` elements, `matrix_stride` from matrix to matrix, at `offset` bytes. An
+// element has `bytes`.
 struct RoleMemory {
   std::size_t offset = 0;
   std::int64_t rows = 0, cols = 0, stride = 0, matrix_stride = 0;
   bool used = false;
+  int bytes = 2;
 };
 
 struct Bucket {
@@ -134,7 +145,7 @@ struct Bucket {
 struct Program {
   int steps = 0;
   Coefficients coefficients = Coefficients::jordan;
-  NsDType dtype = NsDType::bf16;  // fp32, bf16 or fp16
+  NsDType dtype = NsDType::bf16;  // fp32, bf16, fp16 or fp8 (the split form)
   bool gram = false;
   Reproject reproject = Reproject::final;
   bool sphere = false;
@@ -168,6 +179,8 @@ std::vector<Batch> plan_batches(const std::vector<NsMatrix>& matrices, const Pla
 // The program of one matrix: resolves `automatic`. Full products have the standard form alone.
 Program program_of(const NsMatrix& matrix, bool symmetric = true);
 
+// Of the iterate: fp16 in the split form.
+NsDType iterate_dtype(NsDType dtype);
 std::size_t element_bytes(NsDType dtype);
 
 }  // namespace rode::cuda
