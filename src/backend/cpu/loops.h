@@ -113,6 +113,8 @@ void add_products(const float* t, const float* b, const float* g, std::int64_t n
                   rules::MatrixProducts& out);
 double dot(const float* x, const float* y, std::int64_t n);
 double sum_of_squares(const float* x, std::int64_t n);
+// The same of arrays that come from memory: read at four places at once.
+double sum_of_slice_squares(const float* x, std::int64_t n);
 
 // What a step reports of weights w that became `fresh`: ||w||^2 and ||fresh - w||^2.
 struct Moved {
