@@ -118,7 +118,7 @@ TEST(ZeroStartConformance, ItWaitsForTheFirstGradientThatIsNotZero) {
   EXPECT_EQ(run.state.at("step").data[0], 4);  // of eight: three waited, one started
 }
 
-// Of one step: later ones of the published iteration may diverge, as they may from other weights.
+// Of one step: where the guard would act in later ones, no two precisions agree without it.
 TEST(ZeroStartConformance, TheStartOfThePublishedIterationIsTheReferences) {
   Judge judge;
   const Method method = Method::by_name("rode-paper", {{"on_zero", "start"}});
