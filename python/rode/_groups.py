@@ -43,6 +43,13 @@ Shapes: TypeAlias = Callable[[torch.Tensor], list[int]]
 _OWN_KEYS = frozenset(("rule", "route", "layout", "steps_done", "couple_lr_rho"))
 
 
+def _is_short(p: torch.Tensor, limit: float) -> bool:
+    """Whether the norm is at most this, where it can be known now."""
+    if is_lazy(p) or p.is_meta or is_dtensor(p):
+        return False
+    return bool(torch.linalg.vector_norm(p.detach().float()) <= limit)
+
+
 class Groups(torch.optim.Optimizer):
     """An optimizer's groups and what is known of them without an engine."""
 
@@ -189,9 +196,16 @@ class Groups(torch.optim.Optimizer):
         if limit is None:
             return False
         known = began_at_zero(self.state.get(p, {}))
-        if known is None and not (is_lazy(p) or p.is_meta or is_dtensor(p)):
-            known = bool(torch.linalg.vector_norm(p.detach().float()) <= limit)
-        return bool(known)
+        return _is_short(p, limit) if known is None else known
+
+    def _starts_at_zero(self, group: dict[str, Any], p: torch.Tensor) -> bool:
+        """The same where it is a matrix that starts along its momentum; of blocks and experts, any,
+        which is known once there is state."""
+        options = self._effective(group)
+        if options.get("on_zero") != "start":
+            return False
+        known = self.state.get(p, {}).get("start_norm")
+        return _is_short(p, float(options["eps"])) if known is None else bool((known > 0).any())
 
     def _zero_norm(self, group: dict[str, Any]) -> float | None:
         """A matrix whose norm is at most this at the start is left to the rest; None: it is not."""

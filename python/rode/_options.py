@@ -267,3 +267,15 @@ def engine_options(
     out = plain(out)
     out["lr_rest" if rest else "lr"] = lr
     return out
+
+
+def refuse_divided_starts(methods: list[Method], names: list[str]) -> None:
+    """Raises where matrices start at the median of all, and those of `names` lie on several ranks:
+    each would see a median of its own."""
+    for name in names:
+        if any(("on_zero", "start") in settings for _, settings, *_ in methods):
+            raise _engine.Error(
+                f"[parameters] the matrices of '{name}', a DTensor, are divided between processes, "
+                "but option 'on_zero' = 'start' needs all of them: a start is as long as the "
+                "others' median says; set on_zero='rest' or on_zero='hold'"
+            )

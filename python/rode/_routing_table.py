@@ -29,6 +29,8 @@ def routing_table(optimizer: Any) -> str:
         for p, (name, shape), (rule, reason) in zip(group["params"], members, ruled, strict=True):
             if rule == "matrix" and optimizer._begins_at_zero(group, p):
                 rule, reason = "rest", "zero start"
+            elif rule == "matrix" and optimizer._starts_at_zero(group, p):
+                reason += ", zero start"
             rows.append((name, str(tuple(shape)), rule, *rates[rule], reason))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -14,7 +14,7 @@ import torch
 
 from rode import _engine
 from rode._engine import Error
-from rode._options import Method
+from rode._options import Method, refuse_divided_starts
 
 # What a rank tells about a gradient: present, absent, absent where this rank has no elements,
 # placed otherwise than the parameter, not on its mesh.
@@ -119,7 +119,9 @@ def batches(
     planned = _planned(groups, methods, names)
     params = [p for group in groups for p in group["params"]]
     named = zip(names, params, strict=True) if planned else ()
-    return [p for name, p in named if is_dtensor(p) and planned[name].experts and by_rows(p)]
+    found = {n: p for n, p in named if is_dtensor(p) and planned[n].experts and by_rows(p)}
+    refuse_divided_starts(methods, list(found))
+    return list(found.values())
 
 
 def norm_over(p: Any) -> float:

@@ -149,3 +149,16 @@ def test_a_plain_parameter_has_its_rules_limit_beside_a_shard(one_process):
     with pytest.raises(rode.Error, match="nothing was changed on any rank") as refused:
         optimizer.step()
     assert refused.value.kind == "non-finite" and not refused.value.changed
+
+
+def test_starts_that_need_all_matrices_are_refused_where_processes_divide_them(one_process):
+    told = "on_zero' = 'start'.*divided between processes"
+    plain = torch.nn.Parameter(torch.randn(8, 6))
+    with pytest.raises(rode.Error, match=told):
+        rode.RODE([("layer.weight", plain)], on_zero="start", process_group=dist.group.WORLD)
+    for name, value in (("layer.weight", torch.randn(8, 6)), ("experts", torch.randn(4, 8, 6))):
+        p = torch.nn.Parameter(placed_rows(value, one_process))
+        p.grad = torch.ones_like(p)
+        with pytest.raises(rode.Error, match=r"(?s)start.*processes|processes.*start"):
+            rode.RODE([(name, p)], on_zero="start").step()
+        rode.RODE([(name, p)]).step()

@@ -85,6 +85,7 @@ template <class F>
 void for_subjects(const ParameterGroup& group, F&& f) {
   const Method method = acting(group.method, group.coupling);
   const Rule& rule = *method.rule();
+  rule.check_share();
   const std::unique_ptr<RuleInstance> instance = rule.instantiate();
   for (const RoutedParameter& entry : planned_routing(rule, group.parameters, group.routing)) {
     if (entry.treatment == Treatment::frozen) continue;
@@ -200,7 +201,8 @@ Written write(const RodeJob& job, const rules::MatrixProducts& sums, const Direc
   const rules::RodeScalars r = rules::rode_scalars(c, 1.0, sums, job.state);
   const auto known = iterate_of(y, r.direction, r.rho);
   const auto out = rules::write_back(c, 1.0, job.scale, r, known);
-  return {out, {{}, r.rho, r.rho_next, r.s, out.q, out.theta, r.gamma, r.m_norm}};
+  return {out,
+          {{}, r.rho, rules::written_radius(r, out), r.s, out.q, out.theta, r.gamma, r.m_norm}};
 }
 Written write(const MuonJob& job, const rules::MatrixProducts& sums, const DirectionSums& y) {
   const rules::MuonScalars r = rules::muon_scalars(*job.constants, sums);

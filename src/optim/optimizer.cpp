@@ -183,6 +183,7 @@ std::vector<std::string> Optimizer::load_state(const SafetensorsFile& file, bool
     impl_ = std::move(other);
     parameters_ = impl_->parameters;
   }
+  impl_->tell_starts();
   impl_->backend->set_step(steps);
   impl_->steps = steps;
   return absent;
@@ -208,7 +209,7 @@ std::vector<MatrixDiagnostics> Optimizer::Impl::matrices() const {
     out.push_back({.name = slot.jobs.size() > 1 ? fmt::format("{}[{}]", slot.parameter.name, block)
                                                 : slot.parameter.name,
                    .rho = r.rho,
-                   .rho_next = r.rho_next,
+                   .rho_next = rules::written_radius(r, job.write),
                    .s = r.s,
                    .q = job.write.q,
                    .theta = job.write.theta,

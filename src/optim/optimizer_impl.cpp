@@ -71,6 +71,8 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   }
   for (Group& group : groups) build(group);
   jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
+  store_start_norms();
+  tell_starts();
   backend->prepare(jobs);
   for (Slot& slot : slots) point_at_grad(slot);
   callers_state = engine.state_memory != nullptr;
@@ -104,6 +106,7 @@ std::string Optimizer::Impl::families() const {
 void Optimizer::Impl::build(Group& group) {
   const Rule& rule = *group.method.rule();
   rule.check_engine(engine);
+  if (engine.share) rule.check_share();
   if (const std::string advice = rule.advice(); !advice.empty() && engine.notify) {
     engine.notify(advice);
   }

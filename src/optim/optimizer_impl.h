@@ -54,6 +54,10 @@ struct Optimizer::Impl {
   void build(Group& group);
   // Looks at the matrices whose start is not known, where the rule asks for it.
   void find_zero_starts(const Group& group);
+  // on_zero = start: stores how long the start of a zero matrix will be, where state does not know.
+  void store_start_norms();
+  // Says in the routing which matrices these are, by their state.
+  void tell_starts();
   // The same optimizer with these starts instead, one per parameter: state is zero. Nothing
   // where they are those of this one.
   std::unique_ptr<Impl> with_starts(const SafetensorsFile& file) const;

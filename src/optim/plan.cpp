@@ -123,6 +123,7 @@ std::vector<PlannedGradient> planned_gradients(std::span<const Parameter> parame
 
 std::vector<ShardItem> shard_items(std::span<const Parameter> parameters, const Method& method,
                                    const Routing& routing) {
+  method.rule()->check_share();
   std::vector<ShardItem> out;
   for_planned_jobs(parameters, method, routing, [&](const Parameter& p, const auto& job) {
     if (out.empty() || out.back().name != p.name) {

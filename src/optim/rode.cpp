@@ -3,6 +3,7 @@
 #include "rode/optim/rode.h"
 
 #include "optim/matrix_optimizer.h"
+#include "optim/zero_start.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -59,9 +60,9 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
       f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it counts as zero"));
       f.push_back(number("eps_ns", &O::eps_ns, at_least(0),
                          "a tangent momentum at or below it has no direction"));
-      f.push_back(choice("on_zero", &O::on_zero, {"rest", "hold"},
-                         "a matrix that is zero at construction: stepped by the rest's rule, or "
-                         "held at zero as published"));
+      f.push_back(choice("on_zero", &O::on_zero, {"rest", "start", "hold"},
+                         "a matrix that is zero at construction: stepped by the rest's rule, "
+                         "started along its momentum, or held at zero as published"));
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
@@ -99,6 +100,7 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
                   "Newton-Schulz there is one projection, along the whole matrix, and the guard is "
                   "made for it; set reproject=final or radius_scope=matrix");
     }
+    check_start(name, o);
   }
 
   void check_engine(const EngineOptions& engine) const override {
@@ -106,6 +108,14 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
     if (options_.radius_scope == RadiusScope::rows) {
       check_row_radius(name_, "option 'radius_scope' = 'rows'", "set radius_scope=matrix", engine);
     }
+  }
+
+  void check_share() const override {
+    if (options_.on_zero != OnZero::start) return;
+    throw Error(ErrorKind::unsupported, name_,
+                "option 'on_zero' = 'start', but the matrices are divided between processes: the "
+                "start is as long as the others' median says, and no process sees them all; set "
+                "on_zero=rest or on_zero=hold, or give every process all matrices");
   }
 
   std::optional<double> zero_norm() const override {
@@ -143,6 +153,7 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
     const Shape radii = o.radius_scope == RadiusScope::rows ? per_row(name_, subject) : count;
     std::vector<StateSpec> specs = momentum_state(subject, parts);
     if (o.snr) specs.push_back({"snr_norm", count, DType::f32});
+    if (o.on_zero == OnZero::start) specs.push_back({std::string(kStartNorm), count, DType::f32});
     if (o.radius == Radius::fixed) specs.push_back({"radius", radii, DType::f32});
     if (o.radius == Radius::adaptive) {
       specs.push_back({"radius_avg", radii, DType::f32});
@@ -165,14 +176,35 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
       RodeJob& job = add_block(jobs.rode, parts[i], subject, state, constants);
       if (constants.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
       job.scale = rules::rode_scale(constants, parts[i].fan_out, parts[i].fan_in);
+      job.fan_in = parts[i].fan_in;
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       const std::size_t radius = of_rows ? static_cast<std::size_t>(parts[i].first_row) : i;
-      job.state = {scalar("snr_norm", i), scalar("radius", radius), scalar("radius_avg", radius),
-                   scalar("radius_avg_sq", radius), step == nullptr ? nullptr : step + i};
+      job.state = {scalar("snr_norm", i),
+                   scalar("radius", radius),
+                   scalar("radius_avg", radius),
+                   scalar("radius_avg_sq", radius),
+                   step == nullptr ? nullptr : step + i,
+                   scalar(kStartNorm, i)};
       // Radii of rows are measured by the first step.
       if (job.state.radius != nullptr && !of_rows && !state.kept("radius")) {
         backend->store_norm(job.weight, job.geometry, job.state.radius);
       }
+    }
+  }
+
+ private:
+  static void check_start(std::string_view name, const RodeOptions& o) {
+    if (o.on_zero != OnZero::start) return;
+    if (o.direction == Direction::fixed) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  "option 'on_zero' = 'start', but 'direction' is 'fixed'; a direction that stays "
+                  "as it is cannot begin; set direction=geodesic, on_zero=rest or on_zero=hold");
+    }
+    if (o.radius_scope == RadiusScope::rows) {
+      throw Error(ErrorKind::invalid_argument, name,
+                  "option 'on_zero' = 'start', but 'radius_scope' is 'rows'; a start gives the "
+                  "whole matrix one radius, and rows of zeros would stay; set "
+                  "radius_scope=matrix, on_zero=rest or on_zero=hold");
     }
   }
 };

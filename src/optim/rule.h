@@ -88,6 +88,8 @@ class Rule {
   // Throws where the options ask for what the engine, on its device, does not have.
   virtual void check_engine(const EngineOptions& engine) const = 0;
   virtual void check_names(const std::vector<std::string>&) const {}
+  // Throws where the options need all matrices at once, and a process would step some of them.
+  virtual void check_share() const {}
   // A matrix whose norm is at most this at construction is left to the rest; none: it is not.
   virtual std::optional<double> zero_norm() const { return std::nullopt; }
   // What a user should hear about valid but doubtful options; empty: nothing.

@@ -17,8 +17,9 @@ namespace {
 
 bool never_negative(std::string_view key) {
   if (key.ends_with(scale_key(""))) return true;
-  constexpr std::array<std::string_view, 7> keys{"exp_avg_sq",    "row",        "col",     "radius",
-                                                 "radius_avg_sq", "row_avg_sq", "snr_norm"};
+  constexpr std::array<std::string_view, 8> keys{"exp_avg_sq", "row",           "col",
+                                                 "radius",     "radius_avg_sq", "row_avg_sq",
+                                                 "snr_norm",   "start_norm"};
   return std::ranges::find(keys, key) != keys.end();
 }
 

@@ -197,8 +197,11 @@ void Optimizer::Impl::announce() {
   };
   constexpr std::string_view held =
       "has norm zero, so it has no direction and is held; give it a non-zero initial value, set "
-      "on_zero=rest before training, or route it to the rest";
-  for (RodeJob& job : jobs.rode) once(job, job.active && job.scalars.held, held);
+      "on_zero=rest or on_zero=start before training, or route it to the rest";
+  for (RodeJob& job : jobs.rode) {
+    const bool waits = job.scalars.start_norm > 0;  // for a gradient
+    once(job, job.active && job.scalars.held && !waits, held);
+  }
   for (MuonJob& job : jobs.muon) {
     once(job, job.active && job.held,
          "had norm zero when the optimizer was constructed, so its constraint keeps it there; give "

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices that begin at zero, where a rule leaves those to the rest (on_zero = rest).
+// Matrices that begin at zero, where a rule leaves those to the rest (on_zero = rest) or lets them
+// start along their momentum (on_zero = start).
 #pragma once
 
 #include <optional>
@@ -13,6 +14,9 @@
 #include "rode/safetensors.h"
 
 namespace rode {
+
+// State of a matrix with on_zero = start: N of rode/optim/rode.h, 0 where it did not begin at zero.
+inline constexpr std::string_view kStartNorm = "start_norm";
 
 // Moves the matrices that are known to have begun at zero to the rest, if the rule wants that.
 void rest_zero_starts(const Rule& rule, std::span<const Parameter> parameters,

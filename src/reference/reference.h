@@ -41,6 +41,16 @@ struct Diagnostics {  // RODE only, one entry per block
 State initial_state(const std::string& optimizer, const Settings& settings,
                     const Treatment& treatment, const Tensor& parameter);
 
+// A matrix of an optimizer, with its state.
+struct Started {
+  const Tensor* parameter;
+  Treatment treatment;
+  State* state;
+};
+// What no parameter can tell alone: with on_zero = start the state "start_norm" of all matrices, as
+// they are before the first step. Without it, nothing.
+void set_starts(const Settings& settings, const std::vector<Started>& all);
+
 // One step. `multiplier` is the schedule's factor on lr, lr_rho and lr_rest.
 std::vector<Diagnostics> step(const std::string& optimizer, const Settings& settings,
                               const Treatment& treatment, Tensor& parameter, const Tensor& gradient,

@@ -16,7 +16,7 @@ struct Options {
   double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta, brake;
   std::int64_t ns_steps;
   std::string radius, direction, conditioner, coefficients, reproject, scale;
-  bool snr, nesterov, rows, row_radius;
+  bool snr, nesterov, rows, row_radius, starts;
 };
 
 Options read(const Settings& settings, double multiplier) {
@@ -38,6 +38,7 @@ Options read(const Settings& settings, double multiplier) {
   o.snr = flag(settings, "snr");
   o.snr_min = o.snr ? number(settings, "snr_min") : 0.0;
   o.nesterov = flag(settings, "nesterov");
+  o.starts = choice(settings, "on_zero", {"rest", "start", "hold"}) == "start";
   o.row_radius = choice(settings, "radius_scope", {"matrix", "rows"}) == "rows";
   o.rows = normalizes_rows(settings);
   o.row_beta = o.rows ? number(settings, "row_beta") : 0.0;
@@ -49,7 +50,7 @@ Options read(const Settings& settings, double multiplier) {
 // The state of one block besides its buffer. If an option is off, its entries stay at zero and are
 // never written back.
 struct Scalars {
-  double snr_norm = 0, radius = 0, average = 0, average_sq = 0, steps = 0;
+  double snr_norm = 0, radius = 0, average = 0, average_sq = 0, steps = 0, start_norm = 0;
 };
 
 // P(X) = X - <X, U> U.
@@ -95,15 +96,44 @@ double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
   return std::max(rho * std::exp(change), o.floor * rho);
 }
 
+double angle_of(const Options& o, const Diagnostics& d, const Matrix& w) {
+  const double theta = o.lr * d.gamma * d.q;
+  return o.scale == "angle" ? theta / std::sqrt(static_cast<double>(std::min(w.rows, w.cols)))
+                            : theta;
+}
+
+double damping(const Options& o, double m_norm, double g_norm, Scalars& scalars) {
+  if (!o.snr) return 1.0;
+  scalars.snr_norm = o.beta * scalars.snr_norm + g_norm + o.eps;
+  return std::clamp(m_norm / scalars.snr_norm, o.snr_min, 1.0);
+}
+
+// A matrix without a direction: held while the buffer gathers, or started along it, as far as a
+// step of one angle would lead a matrix of norm start_norm. There is no U to project from.
+Diagnostics step_zero(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
+                      Scalars& scalars, double* averages) {
+  Diagnostics d;
+  d.rho = d.rho_next = norm(w);
+  buffer = combine(o.beta, buffer, 1.0, g);
+  const Matrix start = o.nesterov ? combine(o.beta, buffer, 1.0, g) : buffer;
+  if (!(scalars.start_norm > 0.0) || !(norm(start) > o.eps_ns)) return d;
+  d.m_norm = norm(buffer);
+  d.gamma = damping(o, d.m_norm, norm(g), scalars);
+  Matrix q = kernel(o, start, Matrix(w.rows, w.cols));
+  if (o.rows) q = normalized_rows(q, o.row_beta, averages);
+  d.q = norm(q);
+  d.theta = angle_of(o, d, w);
+  d.rho_next = d.theta * scalars.start_norm;
+  w = scale(-d.rho_next / d.q, q);
+  return d;
+}
+
 // `averages` is that of the block's first row; null where rows are not normalised.
 Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buffer,
                        Scalars& scalars, double* averages) {
   Diagnostics d;
   d.rho = d.rho_next = norm(w);
-  if (d.rho <= o.eps) {  // no direction: the matrix is held, the buffer still accumulates
-    buffer = combine(o.beta, buffer, 1.0, g);
-    return d;
-  }
+  if (d.rho <= o.eps) return step_zero(o, w, g, buffer, scalars, averages);
   scalars.steps += 1.0;                    // of the averages, which a held step leaves unchanged
   const Matrix u = scale(1.0 / d.rho, w);  // 1
   buffer = combine(o.beta, project(buffer, u), 1.0, g);  // 2
@@ -112,10 +142,7 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   const Matrix tangent = combine(1.0, buffer, -d.s, u);  // 4
   const Matrix g_tangent = project(g, u);
   d.m_norm = norm(tangent);
-  if (o.snr) {
-    scalars.snr_norm = o.beta * scalars.snr_norm + norm(g_tangent) + o.eps;
-    d.gamma = std::clamp(d.m_norm / scalars.snr_norm, o.snr_min, 1.0);
-  }
+  d.gamma = damping(o, d.m_norm, norm(g_tangent), scalars);
 
   Matrix u_next = u;
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
@@ -125,8 +152,7 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
     d.q = norm(q);
     if (d.q != 0.0) {  // 7; NaN passes through
       const Matrix direction = scale(1.0 / d.q, q);
-      d.theta = o.lr * d.gamma * d.q;
-      if (o.scale == "angle") d.theta /= std::sqrt(static_cast<double>(std::min(w.rows, w.cols)));
+      d.theta = angle_of(o, d, w);
       u_next = o.direction == "geodesic"
                    ? combine(std::cos(d.theta), u, -std::sin(d.theta), direction)
                    : combine(1.0, u, -d.theta, direction);
@@ -180,10 +206,7 @@ Diagnostics step_rows(const Options& o, Matrix& w, const Matrix& g, Matrix& buff
   for (const double rho : next) d.rho_next += rho * rho;
   d.rho_next = std::sqrt(d.rho_next);
   d.m_norm = norm(tangent);
-  if (o.snr) {
-    scalars.snr_norm = o.beta * scalars.snr_norm + norm(g_tangent) + o.eps;
-    d.gamma = std::clamp(d.m_norm / scalars.snr_norm, o.snr_min, 1.0);
-  }
+  d.gamma = damping(o, d.m_norm, norm(g_tangent), scalars);
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
   Matrix q(w.rows, w.cols);
   if (o.direction != "fixed" && norm(start) > o.eps_ns) {
@@ -225,6 +248,7 @@ State rode_state(const Settings& settings, const Treatment& treatment, const Ten
   const Tensor zero = per_block(std::vector<double>(norms.size(), 0.0));
   State state{{"momentum", zeros_like(parameter)}};
   if (o.snr) state["snr_norm"] = zero;
+  if (o.starts) state["start_norm"] = zero;  // until set_starts
   if (o.radius == "fixed") state["radius"] = per_block(norms);
   if (o.radius == "adaptive") state["radius_avg"] = state["radius_avg_sq"] = state["step"] = zero;
   if (o.row_radius) {
@@ -260,6 +284,7 @@ std::vector<Diagnostics> rode_step(const Settings& settings, const Treatment& tr
       };
       const bool fixed = o.radius == "fixed", adaptive = o.radius == "adaptive";
       one(o.snr, "snr_norm", scalars.snr_norm);
+      one(o.starts, "start_norm", scalars.start_norm);
       one(fixed && !o.row_radius, "radius", scalars.radius);
       one(adaptive && !o.row_radius, "radius_avg", scalars.average);
       one(adaptive && !o.row_radius, "radius_avg_sq", scalars.average_sq);

@@ -53,12 +53,15 @@ struct RodeScalarState {
   float* radius_avg = nullptr;
   float* radius_avg_sq = nullptr;
   std::int64_t* step = nullptr;
+  const float* start_norm = nullptr;  // on_zero = start; 0 where W was not zero at first
 };
 
 struct RodeScalars {
   double rho, rho_next, s, m_norm, gamma;
-  bool held;       // ||W|| <= eps
-  bool direction;  // a direction exists and is not fixed
+  bool held;          // ||W|| <= eps, and nothing to start along
+  bool direction;     // a direction exists and is not fixed
+  bool starts;        // ||W|| <= eps, and this step gives it a direction
+  double start_norm;  // of a matrix with ||W|| <= eps: N of on_zero = start, 0 where it is held
   // B' = momentum * B + g + buffer_w * W
   double buffer_w;
   // X_0 = start_b * B' + start_g * g + start_w * W, of norm 1
@@ -81,14 +84,10 @@ struct RodeTangent {
   double start;      // ||beta M + P(g)||^2 with Nesterov, else ||M||^2
 };
 
-RODE_HOST_DEVICE inline RodeTangent rode_tangent(const RodeConstants& c, const MatrixProducts& p) {
-  RodeTangent r{};
+// The squared norms, from bu and s; with both at 0 those of a P that changes nothing.
+RODE_HOST_DEVICE inline void set_tangent_norms(const RodeConstants& c, const MatrixProducts& p,
+                                               RodeTangent& r) {
   const double beta = c.momentum;
-  r.rho = std::sqrt(p.tt);
-  r.held = !(r.rho > c.eps);
-  if (r.held) return r;
-  r.bu = p.bt / r.rho;
-  r.s = p.gt / r.rho;
   const double pb_pb = at_least_zero(p.bb - r.bu * r.bu);
   const double pb_pg = p.bg - r.bu * r.s;
   r.pg_pg = at_least_zero(p.gg - r.s * r.s);
@@ -97,6 +96,16 @@ RODE_HOST_DEVICE inline RodeTangent rode_tangent(const RodeConstants& c, const M
   r.start = c.nesterov ? beta * beta * (beta * beta * pb_pb + 2 * (1 + beta) * pb_pg) +
                              (1 + beta) * (1 + beta) * r.pg_pg
                        : r.mm;
+}
+
+RODE_HOST_DEVICE inline RodeTangent rode_tangent(const RodeConstants& c, const MatrixProducts& p) {
+  RodeTangent r{};
+  r.rho = std::sqrt(p.tt);
+  r.held = !(r.rho > c.eps);
+  if (r.held) return r;
+  r.bu = p.bt / r.rho;
+  r.s = p.gt / r.rho;
+  set_tangent_norms(c, p, r);
   return r;
 }
 
@@ -145,6 +154,29 @@ RODE_HOST_DEVICE inline bool rode_has_direction(const RodeConstants& c, double s
   return std::sqrt(at_least_zero(start)) > c.eps_ns && !noise && turns(c);
 }
 
+// X_0 from the momentum and the gradient, of norm 1 where `start` is its squared norm before.
+RODE_HOST_DEVICE inline void set_start(const RodeConstants& c, double start, RodeScalars& r) {
+  const double norm = std::sqrt(start);
+  r.start_b = (c.nesterov ? c.momentum : 1) / norm;
+  r.start_g = (c.nesterov ? 1 : 0) / norm;
+}
+
+// A matrix without a direction: what it takes to give it one, where it may have one. The state of
+// the radius stays: there is none to step yet.
+RODE_HOST_DEVICE inline void begin_at_zero(const RodeConstants& c, const MatrixProducts& p,
+                                           const RodeScalarState& state, RodeScalars& r) {
+  if (state.start_norm != nullptr) r.start_norm = static_cast<double>(*state.start_norm);
+  if (!(r.start_norm > 0)) return;
+  RodeTangent whole{};
+  set_tangent_norms(c, p, whole);
+  r.starts = r.direction = rode_has_direction(c, whole.start, p.bb, p.gg);
+  if (!r.starts) return;
+  r.held = false;
+  r.m_norm = std::sqrt(at_least_zero(whole.mm));
+  r.gamma = rode_damping(c, r.m_norm, std::sqrt(whole.pg_pg), state.snr_norm);
+  set_start(c, whole.start, r);
+}
+
 // Everything known before Newton-Schulz; the third array of the products is W. Advances the scalar
 // state.
 RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double multiplier,
@@ -154,7 +186,10 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   r.rho = r.rho_next = tangent.rho;
   r.gamma = 1;
   r.held = tangent.held;
-  if (r.held) return r;  // buffer_w = 0: B' = momentum * B + g, unprojected
+  if (r.held) {  // buffer_w = 0: B' = momentum * B + g, unprojected
+    begin_at_zero(c, p, state, r);
+    return r;
+  }
   r.s = tangent.s;
   r.m_norm = std::sqrt(at_least_zero(tangent.mm));
   r.gamma = rode_damping(c, r.m_norm, std::sqrt(tangent.pg_pg), state.snr_norm);
@@ -164,11 +199,14 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   r.buffer_w = -c.momentum * tangent.bu / r.rho;
   r.direction = rode_has_direction(c, tangent.start, p.bb, p.gg);
   if (!r.direction) return r;
-  const double norm = std::sqrt(tangent.start);
-  r.start_b = (c.nesterov ? c.momentum : 1) / norm;
-  r.start_g = (c.nesterov ? 1 : 0) / norm;
+  set_start(c, tangent.start, r);
   r.start_w = -(r.start_b + r.start_g) * r.s / r.rho;
   return r;
+}
+
+// Of U = W / rho; 0 where there is no U.
+RODE_HOST_DEVICE inline double inverse_norm(const RodeScalars& r) {
+  return r.held || r.starts ? 0 : 1 / r.rho;
 }
 
 // The angle per lr and norm of the iterate. A row has 1/sqrt(fan-out) of the norm of a matrix of
@@ -189,7 +227,7 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
                                                double scale, const RodeScalars& r,
                                                const IterateSums& x) {
   if (r.held) return {};
-  MatrixWrite out{r.rho_next / r.rho, 0, 0, 0};
+  MatrixWrite out{r.starts ? 1 : r.rho_next / r.rho, 0, 0, 0};
   if (!r.direction) return out;
   out.q = std::sqrt(at_least_zero(x.xx - x.t * x.t));
   if (!(out.q > 0)) {
@@ -197,6 +235,11 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
     return out;
   }
   out.theta = multiplier * c.lr * scale * r.gamma * out.q;
+  if (r.starts) {  // W' = -theta N X / ||X||
+    out.w = 0;
+    out.x = -out.theta * r.start_norm / out.q;
+    return out;
+  }
   double along_u = std::cos(out.theta), along_d = std::sin(out.theta);
   if (c.direction == Direction::retraction) {
     along_u = 1 / std::sqrt(1 + out.theta * out.theta);
@@ -208,17 +251,25 @@ RODE_HOST_DEVICE inline MatrixWrite rode_write(const RodeConstants& c, double mu
 }
 
 // The sums of what is written. O' stands in place of the iterate: it is projected once more.
-RODE_HOST_DEVICE inline IterateSums written_sums(const RodeConstants& c, double rho,
+RODE_HOST_DEVICE inline IterateSums written_sums(const RodeConstants& c, const RodeScalars& r,
                                                  const KnownIterate& iterate) {
   if (!iterate.moves) return {};
-  if (iterate.rows != nullptr) return {iterate.rows->ow / rho, iterate.rows->oo};
-  return iterates(c) ? iterate.measured : unconditioned_sums();
+  if (iterate.rows != nullptr) {
+    return {r.starts ? 0 : iterate.rows->ow / r.rho, iterate.rows->oo};
+  }
+  if (!iterates(c)) return unconditioned_sums();
+  return {r.starts ? 0 : iterate.measured.t, iterate.measured.xx};  // a start is not projected
+}
+
+// rho' as a step reports it.
+RODE_HOST_DEVICE inline double written_radius(const RodeScalars& r, const MatrixWrite& write) {
+  return r.starts ? -write.x * write.q : r.rho_next;
 }
 
 RODE_HOST_DEVICE inline MatrixWrite write_back(const RodeConstants& c, double multiplier,
                                                double scale, const RodeScalars& r,
                                                const KnownIterate& iterate) {
-  return of_iterate(rode_write(c, multiplier, scale, r, written_sums(c, r.rho, iterate)), iterate);
+  return of_iterate(rode_write(c, multiplier, scale, r, written_sums(c, r, iterate)), iterate);
 }
 
 // The two element-wise equations. T is double if the start may be a small difference of large terms

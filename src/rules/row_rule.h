@@ -34,15 +34,15 @@ RODE_HOST_DEVICE inline std::int64_t row_length(const Matrix& matrix, bool colum
   return columns ? matrix.rows : matrix.cols;
 }
 
-// What the rows need of a rule.
+// What the rows need of a rule; `starts`: RODE's W has no direction yet (rode_rule.h).
 struct RowPlan {
   double beta;
   bool weighted;  // sums with W are needed
   bool tangent;   // O is the part of X that is orthogonal to W; false: X itself
 };
 
-RODE_HOST_DEVICE inline RowPlan row_plan(const RodeConstants& c) {
-  return {c.row_beta, true, true};
+RODE_HOST_DEVICE inline RowPlan row_plan(const RodeConstants& c, bool starts) {
+  return {c.row_beta, !starts, !starts};
 }
 RODE_HOST_DEVICE inline RowPlan row_plan(const MuonConstants& c) {
   return {c.row_beta, constrained(c), false};

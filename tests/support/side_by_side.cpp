@@ -96,10 +96,12 @@ ReferenceRun continue_reference(const Method& method, const Problem& problem, co
 
 ReferenceRun run_reference(const Method& method, const Problem& problem) {
   const reference::Tensor w{problem.shape, widen(problem.weight)};
-  return continue_reference(method, problem, problem.weight,
-                            reference::initial_state(std::string(method.name()),
-                                                     settings_of(method), treatment_of(problem), w),
-                            0);
+  const reference::Settings settings = settings_of(method);
+  const reference::Treatment treatment = treatment_of(problem);
+  reference::State state =
+      reference::initial_state(std::string(method.name()), settings, treatment, w);
+  if (treatment.matrix) reference::set_starts(settings, {{&w, treatment, &state}});
+  return continue_reference(method, problem, problem.weight, std::move(state), 0);
 }
 
 Agreement compare(const Problem& problem, const Values& engine, const std::vector<double>& oracle,

@@ -60,6 +60,20 @@ def from_zero():
     return p
 
 
+def silent_at_first():
+    p = from_zero()
+    for g in p.grads[:2]:
+        g[:] = 0
+    return p
+
+
+def half_zero():
+    """Of two blocks one: where the parameter as a whole is not zero, it is held."""
+    p = matrices()
+    p.weight[8:] = 0
+    return p
+
+
 def disturbed():
     return aligned((48, 16), 2)
 
@@ -73,6 +87,14 @@ RODE = [
     ("floor", 0.99, {"lr_rho": 1.0, "radius": "adaptive"}, pushed_inwards),
     ("eps", 100.0, {"on_zero": "hold"}, matrices),  # above the norm: held
     ("on_zero", "hold", {}, from_zero),  # stays there
+    ("on_zero", "start", {}, from_zero),
+    ("on_zero", "start", {"scale": "kernel", "radius": "learned"}, from_zero),
+    ("on_zero", "start", {"snr": True, "nesterov": False}, silent_at_first),
+    ("on_zero", "start", {"radius": "fixed", "normalize": "rows"}, from_zero),
+    ("on_zero", "start", {"conditioner": "none", "direction": "retraction"}, from_zero),
+    ("on_zero", "start", {"coefficients": "four"}, from_zero),
+    ("on_zero", "start", {"splits": "w=8+32"}, half_zero),
+    ("on_zero", "hold", {"splits": "w=8+32", "on_zero": "start"}, half_zero),
     ("eps", 0.4, {"snr": True}, matrices),
     ("eps", 0.3, {"radius": "adaptive"}, matrices),
     ("eps_ns", 1e3, {}, matrices),  # above the momentum's norm: no direction

@@ -112,6 +112,15 @@ def test_follows_the_oracle(rode, optimizer, shape, steps):
     check(rode, optimizer, problem(parse_shape(shape), steps))
 
 
+@pytest.mark.parametrize("options", [{}, {"normalize": "rows", "snr": True}])
+@pytest.mark.parametrize("steps", [1, 20])
+@pytest.mark.parametrize("optimizer", ["rode", "rode-snr", "rode-fixed"])
+def test_a_matrix_that_starts_from_zero_follows_the_oracle(rode, optimizer, steps, options):
+    p = problem((32, 24), steps)
+    p.weight[:] = 0
+    check(rode, optimizer, p, {"on_zero": "start", **options})
+
+
 @pytest.mark.parametrize("shape", ["64x64", "96x32", "32x96"])
 @pytest.mark.parametrize("optimizer", ALL)
 def test_follows_the_oracle_on_a_decaying_spectrum(rode, optimizer, shape):

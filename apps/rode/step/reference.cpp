@@ -151,6 +151,12 @@ std::vector<Item> prepare(const StepInput& input, const StepPlan& plan,
     }
     items.push_back(std::move(item));
   }
+  std::vector<reference::Started> matrices;
+  for (Item& item : items) {
+    if (item.frozen || !item.treatment.matrix) continue;
+    matrices.push_back({&item.value, item.treatment, &item.state});
+  }
+  reference::set_starts(settings, matrices);
   return items;
 }
 

@@ -47,6 +47,13 @@
 //                          Q <- P(Q); without a direction, v stays
 //   on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
 //                          is the rest's, for good; the state tells it when training goes on
+//   on_zero = start        the first step in which B' (with Nesterov, momentum * B' + g) is not
+//                          zero gives it one, with P(X) = X: W' = -theta N D, theta as above and
+//                          N = sqrt(m n) r, the norm of an m x n matrix with the root mean square
+//                          r: the median of RODE's matrices that are not zero at construction,
+//                          where there are none 1 / sqrt(fan-in). v advances, the averages of the
+//                          radius do not; from then on it is a matrix like others. N is state. Not
+//                          with direction = fixed, radius_scope = rows, or several processes
 //   on_zero = hold         it is held, as in Algorithm 1
 //
 // cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
@@ -76,8 +83,9 @@ enum class RodeScale { kernel, angle };  // kernel: as published
 enum class RadiusScope { matrix, rows };
 // What becomes of a matrix that is zero when the optimizer is constructed.
 enum class OnZero {
-  rest,  // it is stepped by the rest's rule, from then on
-  hold,  // it stays zero: Algorithm 1
+  rest,   // it is stepped by the rest's rule, from then on
+  start,  // its first direction is that of its momentum
+  hold,   // it stays zero: Algorithm 1
 };
 
 struct RodeOptions {

@@ -3,6 +3,7 @@
 // Newton-Schulz runs in cache, one pass writes the weights.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
@@ -220,14 +221,16 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
                   job.geometry.numel());
     result.iterate = x;
     if (iterates) {
-      const Sphere sphere{&job.weight, job.geometry, r.rho};
+      // A start has no direction to project from: U = W / inf = 0.
+      const double rho = r.starts ? std::numeric_limits<double>::infinity() : r.rho;
+      const Sphere sphere{&job.weight, job.geometry, rho};
       result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial);
     }
   }
   WrittenIterate iterate{result.iterate};
   rules::NormalizedRows rows;
   if (job.rows.avg_sq != nullptr && result.iterate != nullptr) {
-    rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
+    rows = normalize_rows(team, job.rows, rules::row_plan(c, r.starts), result.iterate, job.weight,
                           job.geometry, scratch.rows);
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
   }

@@ -38,6 +38,8 @@ class Rode:
         self.state = {"momentum": np.zeros(w.shape, dtype)}
         if options["snr"]:
             self.state["snr_norm"] = np.zeros(count)
+        if options["on_zero"] == "start":
+            self.state["start_norm"] = self._start_norms(matrix)
         if options["radius"] == "fixed":
             self.state["radius"] = (
                 np.sqrt(np.sum(np.square(matrix), axis=1))
@@ -62,8 +64,6 @@ class Rode:
         )
         buffer = self.view.matrix(self.state["momentum"])
         new_weight, new_buffer = weight.copy(), buffer.copy()
-        if "step" in self.state:
-            self.state["step"] = self.state["step"] + 1
         rows_of_diag = []
         for i, rows in enumerate(self.view.blocks):
             block = self._rows if self.per_row else self._block
@@ -76,12 +76,13 @@ class Rode:
 
     def _block(self, i, rows, w, g, b):
         o = self.o
-        beta, lr = o["momentum"], o["lr"]
+        beta = o["momentum"]
         diag = dict.fromkeys(DIAGNOSTICS, 0.0)
         diag["gamma"] = 1.0
         rho = norm(w)
         if rho <= o["eps"]:
-            return w, beta * b + g, diag  # held; the buffer accumulates, unprojected
+            return self._zero(i, rows, w, g, beta * b + g, diag)
+        self._count(i)
 
         u = w / rho
         project = lambda x: x - inner(x, u) * u
@@ -90,12 +91,8 @@ class Rode:
         g_perp = project(g)
         m = beta * project(b) + g_perp
         m_norm = norm(m)
-        gamma = 1.0
-        if o["snr"]:
-            v = beta * self.state["snr_norm"][i] + norm(g_perp) + o["eps"]
-            self.state["snr_norm"][i] = v
-            gamma = min(max(m_norm / v, o["snr_min"]), 1.0)
-        rho_next = self._radius(i, rho, s)
+        gamma = self._damping(i, m_norm, norm(g_perp))
+        rho_next = self._radius(i, i, rho, s)
         diag.update(rho=rho, rho_next=rho_next, s=s, gamma=gamma, m_norm=m_norm)
 
         u_next = u
@@ -108,9 +105,7 @@ class Rode:
                 kernel = project(normalized_rows(kernel, averages, o["row_beta"]))
             q = norm(kernel)
             if q > 0:
-                theta = lr * gamma * q
-                if o["scale"] == "angle":
-                    theta /= math.sqrt(min(w.shape))
+                theta = self._angle(gamma * q, w)
                 diag.update(q=q, theta=theta)
                 d = kernel / q
                 if o["direction"] == "geodesic":
@@ -119,6 +114,47 @@ class Rode:
                     u_next = u - theta * d
                 u_next = u_next / norm(u_next)
         return rho_next * u_next, b_new, diag
+
+    def _start_norms(self, matrix):
+        """Of the blocks that are zero: their norm at the median root mean square of the others, or
+        with elements of 1 / sqrt(fan-in)."""
+        blocks = [matrix[rows] for rows in self.view.blocks]
+        is_zero = [norm(w) <= self.o["eps"] for w in blocks]
+        others = [norm(w) / math.sqrt(w.size) for w, zero in zip(blocks, is_zero) if not zero]
+        rms = np.median(others) if others else 1 / math.sqrt(matrix.shape[1])
+        return np.array([z * math.sqrt(w.size) * rms for w, z in zip(blocks, is_zero)])
+
+    def _zero(self, i, rows, w, g, b_new, diag):
+        """Held; the buffer accumulates, unprojected. Or started along it, so far that a matrix of
+        norm `start_norm` would have turned by the angle of a step."""
+        o = self.o
+        start = o["momentum"] * b_new + g if o["nesterov"] else b_new
+        length = self.state["start_norm"][i] if "start_norm" in self.state else 0
+        if not length or norm(start) <= o["eps_ns"]:
+            return w, b_new, diag
+        gamma = self._damping(i, norm(b_new), norm(g))
+        kernel = self._kernel(start / norm(start), np.zeros_like(w))
+        if o["normalize"] == "rows":
+            kernel = normalized_rows(kernel, self.state["row_avg_sq"][rows], o["row_beta"])
+        q = norm(kernel)
+        theta = self._angle(gamma * q, w)
+        diag.update(rho_next=theta * length, q=q, theta=theta, gamma=gamma, m_norm=norm(b_new))
+        return -theta * length * kernel / q, b_new, diag
+
+    def _count(self, i):
+        if "step" in self.state:
+            self.state["step"][i] += 1
+
+    def _angle(self, q, w):
+        return self.o["lr"] * q / (math.sqrt(min(w.shape)) if self.o["scale"] == "angle" else 1)
+
+    def _damping(self, i, m_norm, g_norm):
+        o = self.o
+        if not o["snr"]:
+            return 1.0
+        v = o["momentum"] * self.state["snr_norm"][i] + g_norm + o["eps"]
+        self.state["snr_norm"][i] = v
+        return min(max(m_norm / v, o["snr_min"]), 1.0)
 
     def _rows(self, i, rows, w, g, b):
         """radius_scope = rows: every row is a point on a sphere of its own."""
@@ -129,6 +165,7 @@ class Rode:
         whole = norm(w)
         if whole <= o["eps"]:
             return w, beta * b + g, diag
+        self._count(i)
         rho = np.sqrt(np.sum(np.square(w), axis=1, keepdims=True))
         held = rho <= o["eps"]
         u = np.where(held, 0, w / np.where(held, 1, rho))
@@ -136,14 +173,10 @@ class Rode:
         b_new = beta * project(b) + g
         s = np.sum(g * u, axis=1)
         m, g_perp = (np.where(held, 0, project(x)) for x in (b_new, g))
-        gamma = 1.0
-        if o["snr"]:
-            v = beta * self.state["snr_norm"][i] + norm(g_perp) + o["eps"]
-            self.state["snr_norm"][i] = v
-            gamma = min(max(norm(m) / v, o["snr_min"]), 1.0)
+        gamma = self._damping(i, norm(m), norm(g_perp))
         rho_next = rho.copy()
         for k in np.flatnonzero(~held[:, 0]):
-            rho_next[k] = self._radius(rows.start + k, float(rho[k, 0]), float(s[k]))
+            rho_next[k] = self._radius(rows.start + k, i, float(rho[k, 0]), float(s[k]))
         diag.update(rho=whole, rho_next=norm(rho_next), s=inner(g, w) / whole, m_norm=norm(m))
         diag["gamma"] = gamma
         start = beta * m + g_perp if o["nesterov"] else m
@@ -166,7 +199,7 @@ class Rode:
             turned = (u - theta * d) / np.sqrt(1 + theta**2)
         return np.where(held, w, rho_next * turned), b_new, diag
 
-    def _radius(self, i, rho, s):
+    def _radius(self, i, block, rho, s):
         o, kind = self.o, self.o["radius"]
         if kind == "fixed":
             if self.state["radius"][i] <= o["eps"]:
@@ -175,7 +208,7 @@ class Rode:
         if kind == "learned":
             outward = o["radius_brake"] if s < 0 else 1.0
             return max(rho - outward * o["lr_rho"] * s, o["floor"] * rho)
-        t = int(self.state["step"][0])
+        t = int(self.state["step"][block])
         a = self.state["radius_avg"][i] = 0.9 * self.state["radius_avg"][i] + 0.1 * s
         b = self.state["radius_avg_sq"][i] = 0.95 * self.state["radius_avg_sq"][i] + 0.05 * s * s
         a_hat, b_hat = a / (1 - 0.9**t), b / (1 - 0.95**t)

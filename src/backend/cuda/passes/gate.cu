@@ -66,7 +66,7 @@ __device__ void prepare_rode(const MatrixEntry& matrix, double multiplier, Matri
   step.rode = rules::rode_scalars(matrix.rode, multiplier, step.products, matrix.state);
   step.held = step.rode.held ? 1 : 0;
   step.target = rules::start_target(matrix.rode.coefficients, matrix.iterates != 0);
-  step.inverse_norm = step.rode.held ? 0 : 1 / step.rode.rho;
+  step.inverse_norm = rules::inverse_norm(step.rode);
 }
 
 __device__ void prepare_muon(const MatrixEntry& matrix, MatrixStep& step) {

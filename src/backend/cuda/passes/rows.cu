@@ -21,8 +21,9 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 static_assert(kWarps == kRowsPerBlock && kColumnsPerBlock == 32);
 
-__device__ rules::RowPlan plan_of(const MatrixEntry& matrix) {
-  return matrix.muon != 0 ? rules::row_plan(matrix.muon_constants) : rules::row_plan(matrix.rode);
+__device__ rules::RowPlan plan_of(const MatrixEntry& matrix, const MatrixStep& step) {
+  return matrix.muon != 0 ? rules::row_plan(matrix.muon_constants)
+                          : rules::row_plan(matrix.rode, step.rode.starts);
 }
 
 // Adds kWidth elements that begin at row `i`, column `j`.
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) row_sums(StepView view, const RowEnt
   follow();
   if (view.live[entry.job] == 0 || view.matrix_steps[entry.job].moves == 0) return;
   const MatrixEntry& matrix = view.matrices[entry.job];
-  const bool weighted = plan_of(matrix).weighted;
+  const bool weighted = plan_of(matrix, view.matrix_steps[entry.job]).weighted;
   rules::RowSums* out = view.row_sums + matrix.first_row;
   if (matrix.row_columns != 0) {
     sum_columns(job, matrix, weighted, entry.first, out);
@@ -124,12 +125,12 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t count = rules::row_count(job, columns);
   const auto length = static_cast<double>(rules::row_length(job, columns));
   const double scale = matrix.iterates != 0 ? 1.0 : static_cast<double>(start_scale[matrix.ns]);
-  const double beta = plan_of(matrix).beta;
+  const rules::RowPlan plan = plan_of(matrix, step);
   const rules::RowSums* sums = view.row_sums + matrix.first_row;
   float* factors = view.row_factors + matrix.first_row;
 
   double t_w = 0;
-  if (plan_of(matrix).tangent) {
+  if (plan.tangent) {
     double whole[2] = {0, 0};
     for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
       whole[0] += scale * sums[i].xw;
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   rules::RowTotals own;
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    factors[i] =
-        rules::advance_row(beta, scaled(sums[i], scale), t_w, length, matrix.row_avg_sq[i], own);
+    factors[i] = rules::advance_row(plan.beta, scaled(sums[i], scale), t_w, length,
+                                    matrix.row_avg_sq[i], own);
   }
   double whole[3] = {own.oo, own.scaled, own.along};
   block_sums<kThreads>(whole);
