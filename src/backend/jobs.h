@@ -88,8 +88,9 @@ struct RodeJob : JobBase {
   Geometry geometry;
   Moments momentum;
   RowAverages rows;
-  double scale = 1;              // of the angle, by fan-out and fan-in
-  std::int64_t fan_in = 0;       // for on_zero = start
+  double scale = 1;         // of the angle, by fan-out and fan-in
+  std::int64_t fan_in = 0;  // for on_zero = start
+  rules::RadiusTarget target;
   rules::RodeScalarState state;  // radius_scope = rows: those of a radius are arrays over rows
   rules::RodeScalars scalars{};  // update
   rules::MatrixWrite write{};    // update

@@ -165,7 +165,7 @@ void condition(PartedMatrix& out, const Method& method, const MuonJob& job) {
 
 PartForm form(const RodeJob& job, const rules::MatrixProducts& sums) {
   const rules::RodeConstants& c = *job.constants;
-  const rules::RodeScalars r = rules::rode_scalars(c, 1.0, sums, job.state);
+  const rules::RodeScalars r = rules::rode_scalars(c, 1.0, job.target, sums, job.state);
   return {.direction = r.direction,
           .buffer_b = c.momentum,
           .buffer_g = 1,
@@ -198,7 +198,7 @@ rules::KnownIterate iterate_of(const DirectionSums& y, bool direction, double no
 }
 Written write(const RodeJob& job, const rules::MatrixProducts& sums, const DirectionSums& y) {
   const rules::RodeConstants& c = *job.constants;
-  const rules::RodeScalars r = rules::rode_scalars(c, 1.0, sums, job.state);
+  const rules::RodeScalars r = rules::rode_scalars(c, 1.0, job.target, sums, job.state);
   const auto known = iterate_of(y, r.direction, r.rho);
   const auto out = rules::write_back(c, 1.0, job.scale, r, known);
   return {out,

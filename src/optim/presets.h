@@ -31,7 +31,8 @@ struct Preset {
 // What the variants of the paper have in common. Their rates are left unset: they follow these
 // options, so that the same options have the same rates under every name.
 inline RodeOptions published_rode() {
-  return {.scale = RodeScale::kernel, .radius = Radius::learned, .nesterov = false};
+  return {
+      .scale = RodeScale::kernel, .radius = Radius::learned, .radius_pull = 0, .nesterov = false};
 }
 
 template <class Options>

@@ -41,6 +41,9 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
                          "how the norm of a matrix changes"));
       f.push_back(number("radius_brake", &O::radius_brake, at_least(0),
                          "factor on steps that lengthen the radius"));
+      f.push_back(number("radius_pull", &O::radius_pull, at_least(0),
+                         "how fast an adaptive radius below sqrt(fan-out) grows towards it, per "
+                         "radian that the direction turns"));
       f.push_back(choice("radius_scope", &O::radius_scope, {"matrix", "rows"},
                          "one radius per matrix, or one per row of the fan-out (needs reproject = "
                          "final)"));
@@ -142,6 +145,7 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
             .snr = o.snr,
             .row_beta = o.row_beta,
             .radius_brake = o.radius_brake,
+            .radius_pull = o.radius_pull,
             .scale = o.scale,
             .radius_scope = o.radius_scope};
   }
@@ -176,6 +180,7 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
       RodeJob& job = add_block(jobs.rode, parts[i], subject, state, constants);
       if (constants.radius == Radius::adaptive) job.most_gg = rules::kSquaresLimit;
       job.scale = rules::rode_scale(constants, parts[i].fan_out, parts[i].fan_in);
+      job.target = rules::radius_target(constants, parts[i].fan_out, parts[i].fan_in);
       job.fan_in = parts[i].fan_in;
       auto* step = static_cast<std::int64_t*>(state.find("step"));
       const std::size_t radius = of_rows ? static_cast<std::size_t>(parts[i].first_row) : i;

@@ -13,7 +13,7 @@ namespace rode::reference {
 namespace {
 
 struct Options {
-  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta, brake;
+  double lr, lr_rho, beta, floor, eps, eps_ns, snr_min, row_beta, brake, pull;
   std::int64_t ns_steps;
   std::string radius, direction, conditioner, coefficients, reproject, scale;
   bool snr, nesterov, rows, row_radius, starts;
@@ -26,6 +26,7 @@ Options read(const Settings& settings, double multiplier) {
   o.beta = number(settings, "momentum");
   o.scale = choice(settings, "scale", {"kernel", "angle"});
   o.brake = number(settings, "radius_brake");
+  o.pull = number(settings, "radius_pull");
   o.floor = number(settings, "floor");
   o.eps = number(settings, "eps");
   o.eps_ns = number(settings, "eps_ns");
@@ -80,8 +81,16 @@ Matrix kernel(const Options& o, const Matrix& start, const Matrix& u) {
 // The step of a radius, or of its logarithm: outwards only a part of it.
 double braked(const Options& o, double step) { return step * (step > 0.0 ? o.brake : 1.0); }
 
-// Item 3 and its two variants.
-double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
+// The factor on a radius that is shorter than `target`, in a step of a matrix like w that turns.
+double pulled(const Options& o, double rho, double target, double gamma, const Matrix& w) {
+  if (rho >= target) return 1.0;
+  double angle = o.lr * gamma;
+  if (o.scale == "kernel") angle *= std::sqrt(static_cast<double>(std::min(w.rows, w.cols)));
+  return std::pow(target / rho, std::min(1.0, o.pull * angle));
+}
+
+// Item 3 and its two variants; `pull` is the factor of an adaptive radius besides.
+double next_radius(const Options& o, double rho, double s, double pull, Scalars& scalars) {
   if (o.radius == "fixed") {
     // Stored while the matrix was still zero: there was no radius to keep.
     if (scalars.radius <= o.eps) scalars.radius = rho;
@@ -93,7 +102,7 @@ double next_radius(const Options& o, double rho, double s, Scalars& scalars) {
   const double a = scalars.average / (1.0 - std::pow(0.9, scalars.steps));
   const double b = scalars.average_sq / (1.0 - std::pow(0.95, scalars.steps));
   const double change = braked(o, -o.lr_rho * a / (std::sqrt(b) + o.eps));
-  return std::max(rho * std::exp(change), o.floor * rho);
+  return std::max(rho * std::exp(change) * pull, o.floor * rho);
 }
 
 double angle_of(const Options& o, const Diagnostics& d, const Matrix& w) {
@@ -138,7 +147,6 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
   const Matrix u = scale(1.0 / d.rho, w);  // 1
   buffer = combine(o.beta, project(buffer, u), 1.0, g);  // 2
   d.s = inner(buffer, u);                                // 3
-  d.rho_next = next_radius(o, d.rho, d.s, scalars);
   const Matrix tangent = combine(1.0, buffer, -d.s, u);  // 4
   const Matrix g_tangent = project(g, u);
   d.m_norm = norm(tangent);
@@ -146,7 +154,12 @@ Diagnostics step_block(const Options& o, Matrix& w, const Matrix& g, Matrix& buf
 
   Matrix u_next = u;
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
-  if (o.direction != "fixed" && norm(start) > o.eps_ns) {
+  const bool turns = o.direction != "fixed" && norm(start) > o.eps_ns;
+  const double target = std::sqrt(static_cast<double>(w.rows));
+  const bool grows = turns && scalars.start_norm == 0.0;
+  const double pull = grows ? pulled(o, d.rho, target, d.gamma, w) : 1.0;
+  d.rho_next = next_radius(o, d.rho, d.s, pull, scalars);
+  if (turns) {
     Matrix q = kernel(o, start, u);  // 5, 6
     if (o.rows) q = project(normalized_rows(q, o.row_beta, averages), u);
     d.q = norm(q);
@@ -185,7 +198,7 @@ Diagnostics step_rows(const Options& o, Matrix& w, const Matrix& g, Matrix& buff
   d.s = inner(g, w) / d.rho;
   scalars.steps += 1.0;
   Matrix u = w, tangent = w, g_tangent = g;
-  std::vector<double> next(w.rows, 0.0);
+  std::vector<double> radius(w.rows), along_u(w.rows), next(w.rows, 0.0);
   std::vector<bool> held(w.rows);
   for (std::size_t i = 0; i < w.rows; ++i) {
     const Matrix gradient = row_of(g, i);
@@ -196,20 +209,26 @@ Diagnostics step_rows(const Options& o, Matrix& w, const Matrix& g, Matrix& buff
     b = combine(o.beta, project(b, own), 1.0, gradient);
     const double s = inner(b, own);
     radii[i].steps = scalars.steps;
-    next[i] = held[i] ? rho : next_radius(o, rho, s, radii[i]);
+    radius[i] = rho;
+    along_u[i] = s;
     set_row(u, i, own);
     set_row(buffer, i, b);
     set_row(tangent, i, held[i] ? Matrix(1, w.cols) : combine(1.0, b, -s, own));
     set_row(g_tangent, i, held[i] ? Matrix(1, w.cols) : project(gradient, own));
   }
-  d.rho_next = 0.0;
-  for (const double rho : next) d.rho_next += rho * rho;
-  d.rho_next = std::sqrt(d.rho_next);
   d.m_norm = norm(tangent);
   d.gamma = damping(o, d.m_norm, norm(g_tangent), scalars);
   const Matrix start = o.nesterov ? combine(o.beta, tangent, 1.0, g_tangent) : tangent;
+  const bool turns = o.direction != "fixed" && norm(start) > o.eps_ns;
+  d.rho_next = 0.0;
+  for (std::size_t i = 0; i < w.rows; ++i) {
+    const double pull = turns && !held[i] ? pulled(o, radius[i], 1.0, d.gamma, w) : 1.0;
+    next[i] = held[i] ? radius[i] : next_radius(o, radius[i], along_u[i], pull, radii[i]);
+    d.rho_next += next[i] * next[i];
+  }
+  d.rho_next = std::sqrt(d.rho_next);
   Matrix q(w.rows, w.cols);
-  if (o.direction != "fixed" && norm(start) > o.eps_ns) {
+  if (turns) {
     q = scale(1.0 / norm(start), start);
     if (o.conditioner != "none")
       q = newton_schulz(scale(1.0 / margin(o.coefficients), q), o.coefficients, o.ns_steps);

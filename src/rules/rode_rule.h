@@ -13,24 +13,9 @@
 #include "rode/optim/rode.h"
 #include "rules/host_device.h"
 #include "rules/matrix_step.h"
+#include "rules/rode_radius_rule.h"
 
 namespace rode::rules {
-
-struct RodeConstants {
-  double lr, lr_rho, momentum, snr_min, floor, eps, eps_ns;
-  int ns_steps;
-  Radius radius;
-  Direction direction;
-  Conditioner conditioner;
-  Reproject reproject;
-  Coefficients coefficients;
-  NsDType ns_dtype;
-  NsForm ns_form;
-  bool nesterov, snr;
-  double row_beta, radius_brake;
-  RodeScale scale;
-  RadiusScope radius_scope;
-};
 
 // Whether the direction moves, and whether Newton-Schulz shapes what it moves along.
 RODE_HOST_DEVICE inline bool turns(const RodeConstants& c) {
@@ -46,16 +31,6 @@ RODE_HOST_DEVICE inline int iterations(const RodeConstants& c) {
 // The radius and the angle are told from the start, so its norm is the target.
 RODE_HOST_DEVICE inline StartNorm start_norm(const RodeConstants&) { return StartNorm::exact; }
 
-// One-element state; null if the option that needs it is off.
-struct RodeScalarState {
-  float* snr_norm = nullptr;
-  float* radius = nullptr;
-  float* radius_avg = nullptr;
-  float* radius_avg_sq = nullptr;
-  std::int64_t* step = nullptr;
-  const float* start_norm = nullptr;  // on_zero = start; 0 where W was not zero at first
-};
-
 struct RodeScalars {
   double rho, rho_next, s, m_norm, gamma;
   bool held;          // ||W|| <= eps, and nothing to start along
@@ -67,11 +42,6 @@ struct RodeScalars {
   // X_0 = start_b * B' + start_g * g + start_w * W, of norm 1
   double start_b, start_g, start_w;
 };
-
-// A step of the radius, or of its logarithm: one that lengthens it is multiplied by the brake.
-RODE_HOST_DEVICE inline double braked(const RodeConstants& c, double step) {
-  return step > 0 ? c.radius_brake * step : step;
-}
 
 RODE_HOST_DEVICE inline double at_least_zero(double x) { return x > 0 ? x : 0; }
 
@@ -119,31 +89,6 @@ RODE_HOST_DEVICE inline double rode_damping(const RodeConstants& c, double m_nor
   return ratio < c.snr_min ? c.snr_min : (ratio > 1 ? 1 : ratio);
 }
 
-// rho' of a radius that is not zero; t counts its steps from 1. Advances the state of this radius.
-RODE_HOST_DEVICE inline double next_radius(const RodeConstants& c, double multiplier, double rho,
-                                           double s, double t, const RodeScalarState& state) {
-  const double lr_rho = multiplier * c.lr_rho;
-  double next = rho;
-  switch (c.radius) {
-    case Radius::learned: next = rho + braked(c, -lr_rho * s); break;
-    case Radius::adaptive: {
-      const double a = 0.9 * static_cast<double>(*state.radius_avg) + 0.1 * s;
-      const double b = 0.95 * static_cast<double>(*state.radius_avg_sq) + 0.05 * s * s;
-      *state.radius_avg = static_cast<float>(a);
-      *state.radius_avg_sq = static_cast<float>(b);
-      const double a_hat = a / (1 - std::pow(0.9, t));
-      const double b_hat = b / (1 - std::pow(0.95, t));
-      next = rho * std::exp(braked(c, -lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)));
-      break;
-    }
-    case Radius::fixed:
-      // What was zero at construction gets its radius once it is non-zero.
-      if (!(static_cast<double>(*state.radius) > c.eps)) *state.radius = static_cast<float>(rho);
-      return static_cast<double>(*state.radius);
-  }
-  return next < c.floor * rho ? c.floor * rho : next;
-}
-
 // Whether the start, of squared norm `start`, is a direction; bb and gg are those of the products.
 RODE_HOST_DEVICE inline bool rode_has_direction(const RodeConstants& c, double start, double bb,
                                                 double gg) {
@@ -180,6 +125,7 @@ RODE_HOST_DEVICE inline void begin_at_zero(const RodeConstants& c, const MatrixP
 // Everything known before Newton-Schulz; the third array of the products is W. Advances the scalar
 // state.
 RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double multiplier,
+                                                 const RadiusTarget& target,
                                                  const MatrixProducts& p, RodeScalarState state) {
   RodeScalars r{};
   const RodeTangent tangent = rode_tangent(c, p);
@@ -193,11 +139,15 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   r.s = tangent.s;
   r.m_norm = std::sqrt(at_least_zero(tangent.mm));
   r.gamma = rode_damping(c, r.m_norm, std::sqrt(tangent.pg_pg), state.snr_norm);
+  r.direction = rode_has_direction(c, tangent.start, p.bb, p.gg);
   const double t = c.radius == Radius::adaptive ? static_cast<double>(++*state.step) : 0;
-  r.rho_next = next_radius(c, multiplier, r.rho, r.s, t, state);
+  // A matrix that began at zero has the norm that it learns.
+  const bool began = state.start_norm != nullptr && *state.start_norm > 0;
+  const double rate = r.direction && !began ? multiplier * c.lr * r.gamma : 0;
+  const double pull = radius_pull(c, rate, target, r.rho);
+  r.rho_next = next_radius(c, multiplier, r.rho, r.s, t, pull, state);
 
   r.buffer_w = -c.momentum * tangent.bu / r.rho;
-  r.direction = rode_has_direction(c, tangent.start, p.bb, p.gg);
   if (!r.direction) return r;
   set_start(c, tangent.start, r);
   r.start_w = -(r.start_b + r.start_g) * r.s / r.rho;

@@ -47,6 +47,7 @@ inline Alternative alternative(std::string_view optimizer, const OptionInfo& inf
       {"snr_min", {"0.30000000000000004"}},
       {"floor", {"0.30000000000000004"}},
       {"radius_brake", {"0.30000000000000004"}},
+      {"radius_pull", {"0.30000000000000004"}},
       {"radius_scope", {"rows", {{"reproject", "final"}}}},
       {"eps", {"0.30000000000000004"}},
       {"eps_ns", {"0.30000000000000004"}},

@@ -31,19 +31,14 @@ const std::map<std::string, std::string> kCautious{{"cautious_decay", "false"}};
 const std::map<std::string, std::string> kProducts{
     {"ns_steps", "5"},   {"coefficients", "jordan"}, {"ns_dtype", "auto"},
     {"ns_form", "auto"}, {"normalize", "none"},      {"row_beta", "0.95"}};
-const std::map<std::string, std::string> kRode{{"momentum", "0.9"},
-                                               {"floor", "1e-06"},
-                                               {"eps", "1e-12"},
-                                               {"eps_ns", "1e-12"},
-                                               {"snr_min", "0.01"},
-                                               {"scale", "kernel"},
-                                               {"radius_brake", "1"},
-                                               {"radius_scope", "matrix"},
-                                               {"reproject", "guarded"},
-                                               {"direction", "geodesic"},
-                                               {"conditioner", "newton_schulz"},
-                                               {"on_zero", "rest"},
-                                               {"splits", ""}};
+const std::map<std::string, std::string> kRode{
+    {"momentum", "0.9"},        {"floor", "1e-06"},
+    {"eps", "1e-12"},           {"eps_ns", "1e-12"},
+    {"snr_min", "0.01"},        {"scale", "kernel"},
+    {"radius_brake", "1"},      {"radius_pull", "0.6"},
+    {"radius_scope", "matrix"}, {"reproject", "guarded"},
+    {"direction", "geodesic"},  {"conditioner", "newton_schulz"},
+    {"on_zero", "rest"},        {"splits", ""}};
 const std::map<std::string, std::string> kMuon{{"weight_decay", "0"},
                                                {"momentum", "0.95"},
                                                {"nesterov", "true"},
@@ -230,7 +225,7 @@ TEST(Options, NamesFollowTheOptionsThatDefineAVariant) {
   const auto name = [](const Method& method) { return std::string(method.name()); };
   // Of the published variants, all of the options.
   const RodeOptions published{
-      .scale = RodeScale::kernel, .radius = Radius::learned, .nesterov = false};
+      .scale = RodeScale::kernel, .radius = Radius::learned, .radius_pull = 0, .nesterov = false};
   RodeOptions snr = published, fixed = published;
   snr.snr = true;
   fixed.radius = Radius::fixed;

@@ -50,6 +50,13 @@ def pushed_outwards():
     return p
 
 
+def too_short():
+    """Weights far below the norm that a radius is pulled to."""
+    p = matrices(2)
+    p.weight = p.weight / 10
+    return p
+
+
 def big_rotation():
     return matrices(2)
 
@@ -105,6 +112,10 @@ RODE = [
     ("radius", "fixed", {}, matrices),
     ("radius_brake", 0.5, {"lr_rho": 1e-2, "radius": "learned"}, pushed_outwards),
     ("radius_brake", 0.5, {"radius": "adaptive"}, pushed_outwards),
+    ("radius_pull", 0.0, {"radius": "adaptive"}, too_short),
+    ("radius_pull", 2.0, {"radius": "adaptive", "scale": "kernel", "snr": True}, too_short),
+    ("radius_pull", 0.0, {"splits": "w=8+32"}, too_short),  # of the block, not of the whole
+    ("radius_pull", 1e3, {}, too_short),  # at once
     ("scale", "kernel", {}, matrices),
     ("scale", "kernel", {"splits": "w=8+32"}, matrices),  # of the block, not of the whole
     ("direction", "retraction", {"lr": 0.5}, big_rotation),

@@ -51,6 +51,8 @@ RODE_VARIANTS = [
     {"normalize": "rows"},
     {"normalize": "rows", "splits": "w=8+8+16", "row_beta": 0.5},
     {"scale": "kernel", "splits": "w=8+8+16", "radius_brake": 0.5},
+    {"radius_pull": 3.0},
+    {"radius_pull": 3.0, "radius_scope": "rows", "reproject": "final"},
     {"radius_scope": "rows", "reproject": "final"},
     {"radius_scope": "rows", "reproject": "final", "radius": "adaptive", "nesterov": True},
     {"radius_scope": "rows", "reproject": "final", "radius": "fixed", "normalize": "rows"},

@@ -66,6 +66,7 @@ inline Settings rode_settings(const Settings& changes = {}) {
                {"scale", "kernel"},
                {"radius", "learned"},
                {"radius_brake", "1"},
+               {"radius_pull", "0"},
                {"radius_scope", "matrix"},
                {"direction", "geodesic"},
                {"conditioner", "newton_schulz"},

@@ -32,9 +32,15 @@
 //   radius = fixed         rho' = the norm at construction
 //   radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
 //                          is multiplied by it
+//   radius_pull            where an adaptive radius is below N = sqrt(fan-out), the norm at which
+//                          elements have root mean square 1 / sqrt(fan-in), its exponent gains
+//                          min(1, radius_pull * lr * gamma) log(N / rho): a matrix that starts too
+//                          small for its width grows as its direction turns. With scale = kernel lr
+//                          times sqrt(min(fan-out, fan-in)). Not in steps without a direction, nor
+//                          of a matrix that began at zero
 //   radius_scope = rows    every row W_i has rho_i, U_i, s_i and rho'_i of its own, and P projects
-//                          row by row; Newton-Schulz sees the whole matrix, without a projection
-//                          inside (needs reproject = final). With m rows, m = fan-out,
+//                          row by row; N = 1. Newton-Schulz sees the whole matrix, without a
+//                          projection inside (needs reproject = final). With m rows, m = fan-out,
 //                          Q_i = P(X_K)_i, q_i = ||Q_i||, theta_i = lr * gamma * sqrt(m) * q_i:
 //                          of equal rows the same turn as with one radius. v and gamma stay one
 //                          per matrix; rows of norm <= eps are held
@@ -100,6 +106,7 @@ struct RodeOptions {
   std::optional<int> ns_steps = {};  // unset: 5; 4 where coefficients = four
   Radius radius = Radius::adaptive;
   double radius_brake = 1;                         // factor on steps that lengthen the radius
+  double radius_pull = 0.6;                        // of a short adaptive radius; 0: none
   RadiusScope radius_scope = RadiusScope::matrix;  // rows: needs reproject = final; CPU only
   Direction direction = Direction::geodesic;
   Conditioner conditioner = Conditioner::newton_schulz;

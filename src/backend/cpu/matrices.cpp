@@ -207,7 +207,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     return;
   }
   const rules::RodeConstants& c = *job.constants;
-  job.scalars = rules::rode_scalars(c, context.multiplier, job.products, job.state);
+  job.scalars = rules::rode_scalars(c, context.multiplier, job.target, job.products, job.state);
   const rules::RodeScalars& r = job.scalars;
   const bool iterates = rules::iterates(c);
   float* x = r.direction ? scratch.floats : nullptr;

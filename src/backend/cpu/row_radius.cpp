@@ -248,7 +248,9 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
     const rules::RodeTangent& row = work[i].tangent;
     work[i].next = row.rho;
     if (!row.held) {
-      work[i].next = rules::next_radius(c, context.multiplier, row.rho, row.s, t,
+      const double rate = whole.direction ? context.multiplier * c.lr * whole.gamma : 0;
+      const double pull = rules::radius_pull(c, rate, job.target, row.rho);
+      work[i].next = rules::next_radius(c, context.multiplier, row.rho, row.s, t, pull,
                                         rules::row_state(job.state, i));
     }
     next_squared += work[i].next * work[i].next;

@@ -24,6 +24,7 @@ _RODE = {
     "nesterov": True,
     "radius": "adaptive",
     "radius_brake": 1.0,
+    "radius_pull": 0.6,
     "radius_scope": "matrix",
     "scale": "angle",
     "direction": "geodesic",
@@ -41,6 +42,7 @@ _PUBLISHED = {
     "lr_rho": 2.438e-3,
     "scale": "kernel",
     "radius": "learned",
+    "radius_pull": 0.0,
     "nesterov": False,
 }
 _MUON = {

@@ -92,13 +92,16 @@ class Rode:
         m = beta * project(b) + g_perp
         m_norm = norm(m)
         gamma = self._damping(i, m_norm, norm(g_perp))
-        rho_next = self._radius(i, i, rho, s)
+        start = beta * m + g_perp if o["nesterov"] else m
+        start_norm = norm(start)
+        turns = o["direction"] != "fixed" and start_norm > o["eps_ns"]
+        began = "start_norm" in self.state and self.state["start_norm"][i] > 0
+        pull = self._pull(rho, math.sqrt(len(w)), gamma, w) if turns and not began else 0.0
+        rho_next = self._radius(i, i, rho, s, pull)
         diag.update(rho=rho, rho_next=rho_next, s=s, gamma=gamma, m_norm=m_norm)
 
         u_next = u
-        start = beta * m + g_perp if o["nesterov"] else m
-        start_norm = norm(start)
-        if o["direction"] != "fixed" and start_norm > o["eps_ns"]:
+        if turns:
             kernel = self._kernel(start / start_norm, u)
             if o["normalize"] == "rows":
                 averages = self.state["row_avg_sq"][rows]
@@ -174,13 +177,16 @@ class Rode:
         s = np.sum(g * u, axis=1)
         m, g_perp = (np.where(held, 0, project(x)) for x in (b_new, g))
         gamma = self._damping(i, norm(m), norm(g_perp))
+        start = beta * m + g_perp if o["nesterov"] else m
+        turns = o["direction"] != "fixed" and norm(start) > o["eps_ns"]
         rho_next = rho.copy()
         for k in np.flatnonzero(~held[:, 0]):
-            rho_next[k] = self._radius(rows.start + k, i, float(rho[k, 0]), float(s[k]))
+            own = float(rho[k, 0])
+            pull = self._pull(own, 1.0, gamma, w) if turns else 0.0
+            rho_next[k] = self._radius(rows.start + k, i, own, float(s[k]), pull)
         diag.update(rho=whole, rho_next=norm(rho_next), s=inner(g, w) / whole, m_norm=norm(m))
         diag["gamma"] = gamma
-        start = beta * m + g_perp if o["nesterov"] else m
-        if o["direction"] == "fixed" or norm(start) <= o["eps_ns"]:
+        if not turns:
             return np.where(held, w, rho_next * u), b_new, diag
         kernel = start / norm(start)
         if o["conditioner"] != "none":
@@ -199,7 +205,13 @@ class Rode:
             turned = (u - theta * d) / np.sqrt(1 + theta**2)
         return np.where(held, w, rho_next * turned), b_new, diag
 
-    def _radius(self, i, block, rho, s):
+    def _pull(self, rho, target, gamma, w):
+        """What the logarithm of a radius below the target gains while the direction turns."""
+        o = self.o
+        angle = o["lr"] * gamma * (1 if o["scale"] == "angle" else math.sqrt(min(w.shape)))
+        return min(1.0, o["radius_pull"] * angle) * max(0.0, math.log(target / rho))
+
+    def _radius(self, i, block, rho, s, pull):
         o, kind = self.o, self.o["radius"]
         if kind == "fixed":
             if self.state["radius"][i] <= o["eps"]:
@@ -213,7 +225,7 @@ class Rode:
         b = self.state["radius_avg_sq"][i] = 0.95 * self.state["radius_avg_sq"][i] + 0.05 * s * s
         a_hat, b_hat = a / (1 - 0.9**t), b / (1 - 0.95**t)
         outward = o["radius_brake"] if a_hat < 0 else 1.0
-        change = math.exp(-outward * o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
+        change = math.exp(pull - outward * o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
         return float(rho * max(change, o["floor"]))
 
     def _kernel(self, x, u):

@@ -63,7 +63,8 @@ __device__ JobResult judge(const StepView& view, int index) {
 }
 
 __device__ void prepare_rode(const MatrixEntry& matrix, double multiplier, MatrixStep& step) {
-  step.rode = rules::rode_scalars(matrix.rode, multiplier, step.products, matrix.state);
+  step.rode =
+      rules::rode_scalars(matrix.rode, multiplier, matrix.target, step.products, matrix.state);
   step.held = step.rode.held ? 1 : 0;
   step.target = rules::start_target(matrix.rode.coefficients, matrix.iterates != 0);
   step.inverse_norm = rules::inverse_norm(step.rode);

@@ -77,6 +77,7 @@ struct MatrixEntry {
   std::int32_t muon;      // which of the two below holds
   rules::RodeConstants rode;
   rules::RodeScalarState state;
+  rules::RadiusTarget target;
   rules::MuonConstants muon_constants;
   float* radius;  // normproj and hyperball only
   double scale;   // of the fan-out and fan-in

@@ -115,6 +115,7 @@ void fill(MatrixEntry& entry, const RodeJob& job) {
   entry.muon = 0;
   entry.rode = c;
   entry.state = job.state;
+  entry.target = job.target;
   entry.scale = job.scale;
   entry.iterates = rules::iterates(c) ? 1 : 0;
   fill_rows(entry, job.rows);
