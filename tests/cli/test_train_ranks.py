@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 
@@ -91,7 +92,7 @@ def test_ranks_give_the_curve_and_the_folder_of_one_process(runs):
             assert form(own) == form(others)
             assert list(own.get("matrices", {})) == list(others.get("matrices", {}))
             for key in ("gradient_norm", "weight_norm", "update_norm"):
-                assert own.get(key) == pytest.approx(others.get(key), rel=1e-2)
+                assert own.get(key, 0) == pytest.approx(others.get(key, 0), rel=1e-3)
         with (
             safe_open(checkpoints(out)[-1], "pt") as mine,
             safe_open(checkpoints(one)[-1], "pt") as other,
@@ -222,7 +223,7 @@ def test_a_run_that_diverges_ends_as_diverged_on_all_ranks(rode, task, tmp_path)
 def test_a_rank_with_other_options_is_named_on_every_rank(rode, task, tmp_path):
     """As torchrun starts them: by the environment."""
     out = tmp_path / "out"
-    with __import__("socket").socket() as listener:
+    with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     processes = []
