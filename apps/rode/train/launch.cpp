@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -159,7 +160,9 @@ std::string message_of(int number, const Rank& rank, const MeetingFolder& folder
   }
   if (number == 0) return {};  // it has written to this process's own standard error
   constexpr std::size_t kMost = 4000;
-  const std::string text = read_all(folder.errors(number));
+  constexpr std::string_view kPrefix = "rode: error: ";
+  std::string text = read_all(folder.errors(number));
+  if (text.starts_with(kPrefix)) text.erase(0, kPrefix.size());
   const std::string of_leader = folder.leader_error();
   if (!of_leader.empty() && text.find(of_leader) != std::string::npos) return {};
   return text.empty() ? fmt::format("ended with code {}", status)

@@ -13,15 +13,6 @@
 #include "rode/error.h"
 
 namespace rode::lab {
-namespace {
-
-// Large enough that the time of a message is that of its bytes, small enough that the first one
-// leaves early.
-constexpr std::int64_t kBucketBytes = 25 * 1024 * 1024;
-constexpr std::int64_t kBucketElements = kBucketBytes / static_cast<std::int64_t>(sizeof(float));
-
-}  // namespace
-
 struct GradientBuckets::Hook final : ::torch::autograd::PostAccumulateGradHook {
   Hook(GradientBuckets* of, std::size_t parameter) : buckets(of), index(parameter) {}
 
@@ -34,13 +25,14 @@ struct GradientBuckets::Hook final : ::torch::autograd::PostAccumulateGradHook {
 };
 
 GradientBuckets::GradientBuckets(std::vector<at::Tensor> parameters,
-                                 rode::torch::ProcessGroup group)
+                                 rode::torch::ProcessGroup group, std::int64_t bucket_bytes)
     : parameters_(std::move(parameters)), group_(std::move(group)), places_(parameters_.size()) {
+  const std::int64_t most = bucket_bytes / static_cast<std::int64_t>(sizeof(float));
   std::int64_t filled = 0;
   std::vector<std::int64_t> sizes;
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     const std::int64_t own = parameters_[i].numel();
-    if (buckets_.empty() || filled + own > kBucketElements) {
+    if (buckets_.empty() || filled + own > most) {
       buckets_.emplace_back();
       sizes.push_back(0);
       filled = 0;

@@ -17,8 +17,13 @@ namespace rode::lab {
 // same on every rank. They are fp32 also for bf16 parameters: rounded once, after the sum.
 class GradientBuckets {
  public:
+  // Large enough that the time of a message is that of its bytes, small enough that the first one
+  // leaves early.
+  static constexpr std::int64_t kBytes = 25 * 1024 * 1024;
+
   // `parameters`: in the order of the model. Hangs hooks on them while it lives.
-  GradientBuckets(std::vector<at::Tensor> parameters, rode::torch::ProcessGroup group);
+  GradientBuckets(std::vector<at::Tensor> parameters, rode::torch::ProcessGroup group,
+                  std::int64_t bucket_bytes = kBytes);
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
   ~GradientBuckets();
