@@ -88,6 +88,8 @@ int run(CLI::App& app, int argc, char** argv) {
     return wrong_usage(app, explain(app, error));
   } catch (const rode::cli::UsageError& error) {
     return wrong_usage(app, error.what());
+  } catch (const rode::cli::AlreadyTold& told) {
+    return told.code();
   } catch (const std::bad_alloc&) {
     complain("out of memory; use smaller shapes or a machine with more memory");
     return kFailed;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -27,6 +28,16 @@ using Json = nlohmann::ordered_json;  // keys stay in the order a reader expects
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// The user has heard what is wrong: only the exit code is left.
+class AlreadyTold : public std::exception {
+ public:
+  explicit AlreadyTold(int code) : code_(code) {}
+  int code() const { return code_; }
+
+ private:
+  int code_;
 };
 
 // Runs `work`; what the library calls an invalid argument came from the command line.

@@ -295,6 +295,47 @@ TEST(ManyProcessesFault, OfTheRankThatKeepsTheStoreIsNamedToo) {
   EXPECT_LT(std::stod(reports[1]["seconds"]), 15);
 }
 
+// ---- Sums that are on their way -----------------------------------------------------------------
+
+const AddScenario kBegins("begins", [](const RankProcess& process) {
+  const ProcessGroup group = meet(process.meeting);
+  std::vector<Tensor> tensors;
+  for (const std::int64_t size : {3, 1000, 70000}) {
+    tensors.push_back(at::full({size}, process.meeting.rank + 1, at::kFloat));
+  }
+  const std::int64_t calls = group->calls(), bytes = group->bytes();
+  for (const Tensor& tensor : tensors) group->begin_add(tensor);
+  group->finish();
+  group->finish();  // of nothing
+  bool right = true;
+  for (const Tensor& tensor : tensors) right = right && at::all(tensor == 6).item<bool>();
+  process.write("right", right ? "yes" : "no");
+  process.write("calls", std::to_string(group->calls() - calls));
+  process.write("bytes", std::to_string(group->bytes() - bytes));
+  if (process.meeting.rank == 1) {
+    group->leave("the disk is full");
+    return;
+  }
+  group->begin_add(tensors[0]);
+  group->begin_add(tensors[1]);
+  process.write("said", error_of([&] { group->finish(); }));
+});
+
+TEST(ManyProcessesAdd, WhileTheyWorkAndLearnWhyOneOfThemEnds) {
+  const RankFolder folder;
+  const auto reports = run_ranks("begins", {.size = 3}, folder);
+  for (const RankReport& report : reports) {
+    ASSERT_EQ(report.status, 0) << report["error"];
+    EXPECT_EQ(report["right"], "yes");
+    EXPECT_EQ(report["calls"], "3");
+    EXPECT_EQ(report["bytes"], std::to_string(4 * 71003));
+  }
+  for (const std::size_t rank : {0, 2}) {
+    EXPECT_TRUE(holds(reports[rank]["said"], "rank 1 has ended: the disk is full"))
+        << reports[rank]["said"];
+  }
+}
+
 TEST(ManyProcessesFault, OfARankThatNeverComesIsNamed) {
   const RankFolder folder;
   const auto reports = run_ranks("trains", {.size = 3, .started = {0, 2}, .timeout_s = 2}, folder);

@@ -22,10 +22,13 @@ int Ranks::rank() const { refuse(); }
 int Ranks::size() const { refuse(); }
 std::vector<double> Ranks::sum(const std::vector<double>&) { refuse(); }
 void Ranks::add(const std::vector<at::Tensor>&) { refuse(); }
+void Ranks::begin_add(const at::Tensor&) { refuse(); }
+void Ranks::finish() { refuse(); }
 at::Tensor Ranks::gather(const at::Tensor&) { refuse(); }
 std::vector<std::string> Ranks::tell(const std::string&) { refuse(); }
 std::vector<std::string> Ranks::collect(const std::string&) { refuse(); }
 void Ranks::broadcast(const std::vector<at::Tensor>&) { refuse(); }
+void Ranks::leave(const std::string&) noexcept {}
 std::int64_t Ranks::calls() const { refuse(); }
 std::int64_t Ranks::bytes() const { refuse(); }
 

@@ -66,6 +66,14 @@ struct Ranks::Impl {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
 
+  // What begin_add() has begun, with what it writes into.
+  struct Begun {
+    at::Tensor given, placed;
+    WorkPointer work;
+  };
+  std::vector<Begun> begun;
+  std::string not_begun;  // why the first one that could not begin did not
+
   Impl(c10::intrusive_ptr<c10d::Backend> given, ProcessGroupOptions given_options)
       : backend(std::move(given)), options(std::move(given_options)) {
     if (backend->getBackendName() == "nccl") {
@@ -122,12 +130,14 @@ struct Ranks::Impl {
     return key + "/" + std::to_string(calls) + "/" + std::to_string(rank);
   }
 
-  // Whether another rank has left a word that this call failed there.
+  std::string left(int rank) const { return key + "/left/" + std::to_string(rank); }
+
+  // Whether another rank has left a word that this call failed there, or that it ends.
   bool has_failed() const {
     if (!options.store) return false;
     try {
       for (int rank = 0; rank < backend->getSize(); ++rank) {
-        if (options.store->check({word(rank)})) return true;
+        if (options.store->check({word(rank)}) || options.store->check({left(rank)})) return true;
       }
       return false;
     } catch (const std::exception&) {  // its server has ended
@@ -135,10 +145,21 @@ struct Ranks::Impl {
     }
   }
 
+  // Ranks that have left word why they end, with it.
+  std::string reasons() const {
+    std::string out;
+    for (int rank = 0; rank < backend->getSize(); ++rank) {
+      if (rank == backend->getRank() || !options.store->check({left(rank)})) continue;
+      const std::vector<std::uint8_t> why = options.store->get(left(rank));
+      out += (out.empty() ? "rank " : "; rank ") + std::to_string(rank) +
+             " has ended: " + std::string(why.begin(), why.end());
+    }
+    return out;
+  }
+
   // Ranks that write nothing into the store, as every rank does whose call has failed. Throws where
   // the store is gone.
   std::vector<int> absent() const {
-    options.store->set(word(backend->getRank()), "failed");
     std::vector<int> missing;
     for (int rank = 0; rank < backend->getSize(); ++rank) missing.push_back(rank);
     const Clock::time_point end = Clock::now() + kAnswer;
@@ -153,8 +174,11 @@ struct Ranks::Impl {
     std::string who = "one has ended, or waits elsewhere";
     if (options.store) {
       try {
-        const std::vector<int> missing = absent();
-        who = missing.empty()
+        options.store->set(word(backend->getRank()), "failed");
+        const std::string told = reasons();
+        const std::vector<int> missing = told.empty() ? absent() : std::vector<int>();
+        who = !told.empty() ? told
+              : missing.empty()
                   ? "all ranks answered afterwards, so one was late or in another call"
                   : "rank " + listed(missing) + " of " + std::to_string(backend->getSize()) +
                         " does not answer: it has ended, or waits elsewhere";
@@ -214,6 +238,54 @@ void Ranks::add(const std::vector<at::Tensor>& tensors) {
   });
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].is_same(placed[i])) tensors[i].copy_(placed[i]);
+  }
+}
+
+void Ranks::begin_add(const at::Tensor& tensor) {
+  Impl& impl = *impl_;
+  Impl::Begun begun{tensor, tensor.to(impl.device), {}};
+  // Counted in any case: words in the store go by the number of calls, alike on every rank.
+  ++impl.calls;
+  impl.bytes += static_cast<std::int64_t>(tensor.nbytes());
+  try {
+    std::vector<at::Tensor> one = {begun.placed};
+    if (impl.not_begun.empty()) {
+      begun.work = impl.backend->allreduce(one, impl.limited<c10d::AllreduceOptions>());
+    }
+  } catch (const std::exception& error) {
+    impl.not_begun = error.what();
+  }
+  impl.begun.push_back(std::move(begun));
+}
+
+void Ranks::finish() {
+  Impl& impl = *impl_;
+  const std::vector<Impl::Begun> all = std::exchange(impl.begun, {});
+  const std::string failure = std::exchange(impl.not_begun, {});
+  if (all.empty()) return;
+  const Clock::time_point began = Clock::now();  // of the wait: the backward pass takes its time
+  try {
+    for (const Impl::Begun& one : all) {
+      if (one.work) impl.wait(*one.work, began);
+    }
+  } catch (const std::exception& error) {
+    throw impl.broken("sum", Clock::now() - began, error.what());
+  }
+  if (!failure.empty()) {
+    throw impl.broken("sum", Clock::now() - began, failure.c_str());
+  }
+  for (const Impl::Begun& one : all) {
+    if (!one.given.is_same(one.placed)) one.given.copy_(one.placed);
+  }
+}
+
+void Ranks::leave(const std::string& why) noexcept {
+  try {
+    constexpr std::size_t kMost = 1000;
+    if (impl_->options.store) {
+      impl_->options.store->set(impl_->left(rank()), why.substr(0, kMost));
+    }
+  } catch (...) {  // the store has ended: the others will find that themselves
   }
 }
 

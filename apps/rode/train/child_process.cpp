@@ -2,6 +2,7 @@
 // fork and exec; between them only calls that are safe there.
 #include "train/child_process.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <utility>
@@ -18,30 +19,59 @@ namespace {
 
 constexpr int kNotStarted = 127;
 
-[[noreturn]] void become(char* const* arguments, pid_t parent) {
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> out;
+  for (std::string& word : words) out.push_back(word.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+// This process's, with what is given in place of its own.
+std::vector<std::string> environment_with(std::vector<std::string> given) {
+  const std::size_t count = given.size();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    const std::string name = text.substr(0, text.find('=') + 1);
+    const bool replaced =
+        std::any_of(given.begin(), given.begin() + static_cast<std::ptrdiff_t>(count),
+                    [&](const std::string& own) { return own.starts_with(name); });
+    if (!replaced) given.push_back(text);
+  }
+  return given;
+}
+
+void send_to(const char* path, int target) {
+  constexpr mode_t kOwn = 0600;
+  const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND, kOwn);
+  if (file >= 0) ::dup2(file, target);
+}
+
+[[noreturn]] void become(char* const* arguments, char* const* environment,
+                         const ChildOptions& options, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(kNotStarted);  // it ended before prctl
-  const int nothing = ::open("/dev/null", O_WRONLY);
-  if (nothing >= 0) ::dup2(nothing, STDOUT_FILENO);
-  ::execv("/proc/self/exe", arguments);
+  if (!options.output) send_to("/dev/null", STDOUT_FILENO);
+  if (!options.errors.empty()) send_to(options.errors.c_str(), STDERR_FILENO);
+  ::execve("/proc/self/exe", arguments, environment);
   ::_exit(kNotStarted);
 }
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
+ChildProcess::ChildProcess(const std::vector<std::string>& arguments, ChildOptions options) {
   std::vector<std::string> words = {"rode"};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  std::vector<std::string> variables = environment_with(std::move(options.environment));
+  const std::vector<char*> pointers = pointers_to(words);
+  const std::vector<char*> environment = pointers_to(variables);
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) become(pointers.data(), parent);
+  if (pid_ == 0) become(pointers.data(), environment.data(), options, parent);
   if (pid_ < 0) {
-    throw Error(ErrorKind::unsupported, "compare",
-                "could not start a process; close other programs or lower --jobs");
+    throw Error(
+        ErrorKind::unsupported, "rode",
+        "could not start a process; close other programs, or ask for fewer: --jobs, --ranks");
   }
 }
 
@@ -63,6 +93,10 @@ std::optional<int> ChildProcess::poll() {
 void ChildProcess::stop() {
   if (std::exchange(stopped_, true) || status_) return;
   ::kill(pid_, SIGTERM);
+}
+
+void ChildProcess::kill() {
+  if (!status_) ::kill(pid_, SIGKILL);
 }
 
 }  // namespace rode::cli

@@ -10,13 +10,19 @@
 
 namespace rode::cli {
 
-// Standard output goes nowhere, errors to this process's. It has a process group of its own, so
+struct ChildOptions {
+  std::vector<std::string> environment = {};  // "NAME=value", over this process's
+  std::string errors = {};                    // file of its standard error; empty: this process's
+  bool output = false;  // whether its standard output is this process's, or goes nowhere
+};
+
+// It has a process group of its own, so
 // that Ctrl-C reaches it only through stop(), and ends with its parent.
 class ChildProcess {
  public:
   static constexpr int kSignal = 128;
 
-  explicit ChildProcess(const std::vector<std::string>& arguments);
+  explicit ChildProcess(const std::vector<std::string>& arguments, ChildOptions options = {});
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();  // stops it and waits
@@ -25,6 +31,7 @@ class ChildProcess {
   std::optional<int> poll();
   // Asks it to save and end; once, since a second time ends it at once.
   void stop();
+  void kill();  // at once
 
  private:
   pid_t pid_ = -1;

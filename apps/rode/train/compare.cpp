@@ -229,7 +229,9 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
         fmt::print(stderr, "[{}/{}] {}{}\n", next, jobs.size(), job.label(), time_left());
       }
       running.push_back(
-          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1))});
+          {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1),
+                                                // A run of its own, also under a launcher.
+                                                ChildOptions{.environment = {"WORLD_SIZE=1"}})});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const bool stop = lab::InterruptGuard::requested();

@@ -2,7 +2,9 @@
 // `rode train`: one task, one optimizer, one seed.
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,14 +17,18 @@
 #include "commands.h"
 #include "lab/run/interrupt.h"
 #include "lab/run/progress.h"
+#include "lab/run/rank_rules.h"
 #include "lab/task/model_size.h"
 #include "lab/task/sources.h"
 #include "lab/train/trainer.h"
 #include "support.h"
+#include "train/launch.h"
 #include "validators.h"
 
 namespace rode::cli {
 namespace {
+
+constexpr std::uint64_t kMaxSeconds = 1'000'000;
 
 struct TrainArguments {
   std::string task;
@@ -35,6 +41,7 @@ struct TrainArguments {
   bool json = false;
   bool quiet = false;
   bool warnings_told = false;
+  int ranks = 0;  // 0: as many as the environment says, or one
 };
 
 // On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
@@ -99,14 +106,82 @@ void print_result(const lab::Json& result, const std::filesystem::path& folder) 
              result.value("seconds", 0.0), folder.string());
 }
 
+void print_outcome(const lab::TrainOutcome& outcome, const TrainArguments& arguments) {
+  const std::filesystem::path& out = arguments.options.out;
+  if (arguments.json) {
+    fmt::print("{}\n", outcome.result.dump(2));
+  } else if (outcome.status == lab::TrainStatus::paused) {
+    fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
+               out.string());
+  } else {
+    print_result(outcome.result, out);
+  }
+}
+
+// Whether this process is to start others instead of training.
+bool starts_ranks(const TrainArguments& arguments, const std::optional<RankPlace>& place) {
+  if (place && arguments.ranks > 0 && arguments.ranks != place->size) {
+    throw UsageError(
+        fmt::format("--ranks {} with WORLD_SIZE = {} in the environment, which says "
+                    "that this process is one of {}; leave one of the two out",
+                    arguments.ranks, place->size, place->size));
+  }
+  return !place && arguments.ranks > 1;
+}
+
+// What the words come to; `note` hears what a user should.
+void resolve(TrainArguments& arguments, const std::function<void(std::string_view)>& note) {
+  lab::TrainOptions& options = arguments.options;
+  Settings of_task;
+  for (const auto& setting : parse_settings(arguments.settings)) {
+    (lab::is_task_key(setting.first) ? of_task : options.settings).push_back(setting);
+  }
+  options.optimizer = arguments.optimizer;
+  if (!arguments.preset.empty()) options.optimizer += "-" + arguments.preset;
+  options.data_folder =
+      arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
+  const lab::Task task = lab::load_task(arguments.task, arguments.scale, of_task);
+  options.task = lab::with_vocabulary_of_data(task, options.data_folder);
+  if (options.task.model.vocab_size != task.model.vocab_size && !arguments.warnings_told) {
+    note(fmt::format("the vocabulary is the data's, {} entries: a model of {} parameters",
+                     options.task.model.vocab_size, lab::parameter_count(options.task.model)));
+  }
+  options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
+}
+
+// One error instead of one from every rank, where it can be known before they are started.
+void check_before_start(const TrainArguments& arguments) {
+  const lab::TrainOptions& options = arguments.options;
+  lab::require_equal_rows(options.task, arguments.ranks);
+  const lab::OptimizerSpec spec =
+      lab::resolve_optimizer(options.task, options.optimizer, options.settings);
+  (void)Method::by_name(spec.optimizer, spec.settings);
+  const lab::RunFolder folder(options.out);
+  if (!options.resume || !folder.has_run()) folder.check_start(options.overwrite);
+}
+
 void run_train(TrainArguments arguments) {
+  const std::optional<RankPlace> place = rank_place();
+  if (starts_ranks(arguments, place)) {
+    arguments_as_usage([&] {
+      resolve(arguments, [](std::string_view) {});
+      check_before_start(arguments);
+    });
+    launch_ranks({.ranks = arguments.ranks,
+                  .threads = arguments.options.threads,
+                  .timeout = arguments.options.timeout_seconds});
+    return;
+  }
   keep_freed_memory();
   lab::TrainOptions& options = arguments.options;
-  ProgressLine line(arguments.quiet);
+  options.meet = place.has_value();
+  const bool leads = !place || place->rank == 0;
+  ProgressLine line(arguments.quiet || !leads);
   const lab::InterruptGuard interrupt;
   lab::TrainHooks hooks;
   hooks.progress = [&](const lab::Progress& progress) { line.show(progress); };
   hooks.note = [&](std::string_view text) {
+    if (!leads) return;
     line.end();
     fmt::print(stderr, "rode: note: {}\n", on_terminal(text));
   };
@@ -115,22 +190,7 @@ void run_train(TrainArguments arguments) {
 
   std::unique_ptr<lab::Trainer> trainer;
   arguments_as_usage([&] {
-    Settings of_task;
-    for (const auto& setting : parse_settings(arguments.settings)) {
-      (lab::is_task_key(setting.first) ? of_task : options.settings).push_back(setting);
-    }
-    options.optimizer = arguments.optimizer;
-    if (!arguments.preset.empty()) options.optimizer += "-" + arguments.preset;
-    options.data_folder =
-        arguments.data.empty() ? lab::default_data_folder() : std::filesystem::path(arguments.data);
-    const lab::Task task = lab::load_task(arguments.task, arguments.scale, of_task);
-    options.task = lab::with_vocabulary_of_data(task, options.data_folder);
-    if (options.task.model.vocab_size != task.model.vocab_size && !arguments.warnings_told) {
-      hooks.note(fmt::format("the vocabulary is the data's, {} entries: a model of {} parameters",
-                             options.task.model.vocab_size,
-                             lab::parameter_count(options.task.model)));
-    }
-    options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
+    resolve(arguments, hooks.note);
     trainer = std::make_unique<lab::Trainer>(options, hooks);
   });
   const std::string defaults = lab::note_of_defaults(
@@ -143,16 +203,7 @@ void run_train(TrainArguments arguments) {
         ErrorKind::unsupported, "train",
         fmt::format("stopped after step {}, which is saved; continue with --resume", outcome.step));
   }
-  if (outcome.status == lab::TrainStatus::paused && !arguments.json) {
-    fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
-               options.out.string());
-    return;
-  }
-  if (arguments.json) {
-    fmt::print("{}\n", outcome.result.dump(2));
-  } else {
-    print_result(outcome.result, options.out);
-  }
+  if (leads) print_outcome(outcome, arguments);
 }
 
 }  // namespace
@@ -200,6 +251,15 @@ void add_train_command(CLI::App& app) {
       ->add_option("--threads", options.threads,
                    "threads of Torch and the engine (default: all cores)")
       ->check(whole_number(1, kMaxThreads));
+  command
+      ->add_option("--ranks", arguments->ranks,
+                   "start so many processes on this machine, which divide every batch and the "
+                   "optimizer's state; under torchrun its processes are the ranks")
+      ->check(whole_number(1, kMaxThreads));
+  command
+      ->add_option("--timeout", options.timeout_seconds,
+                   "seconds to wait for another rank before the run ends (default 1800)")
+      ->check(whole_number(1, kMaxSeconds));
   command->add_option("--device", options.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
@@ -222,8 +282,17 @@ void add_train_command(CLI::App& app) {
       "Examples:\n"
       "  rode train --task tiny-lm --optimizer rode --set lr=2e-3 --set train.batch=32\n"
       "  rode train --task gpt2 --scale tiny --optimizer adamw --data DIR\n"
-      "  rode train --task tiny-lm --optimizer rode --resume --steps 1000");
-  command->callback([arguments] { run_train(*arguments); });
+      "  rode train --task tiny-lm --optimizer rode --resume --steps 1000\n"
+      "  rode train --task tiny-lm --optimizer rode --ranks 4\n"
+      "  torchrun --no-python --nproc-per-node 4 rode train --task tiny-lm --optimizer rode");
+  command->callback([arguments] {
+    try {
+      run_train(*arguments);
+    } catch (const std::exception& error) {
+      tell_launcher(error);
+      throw;
+    }
+  });
 }
 
 }  // namespace rode::cli

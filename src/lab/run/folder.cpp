@@ -67,10 +67,11 @@ Json essence(Json run) {
   return run;
 }
 
-// "/options/lr" of the first place where two runs differ; a change of version alone is none.
-std::string difference(const Json& was, const Json& is) {
-  const Json before = essence(was);
-  const Json now = essence(is);
+}  // namespace
+
+std::string run_difference(const Json& there, const Json& here) {
+  const Json before = essence(there);
+  const Json now = essence(here);
   for (const auto& part : Json::diff(before, now)) {
     const std::string at = part.at("path");
     const Json::json_pointer pointer(at);
@@ -81,8 +82,6 @@ std::string difference(const Json& was, const Json& is) {
   }
   return {};
 }
-
-}  // namespace
 
 fs::path RunFolder::checkpoint(std::int64_t step) const {
   return path_ / "checkpoints" / fmt::format("{}{:08}{}", kPrefix, step, kSuffix);
@@ -131,7 +130,7 @@ void RunFolder::start(const Json& run, bool overwrite) const {
 }
 
 void RunFolder::continue_run(const Json& run, const Note& note) const {
-  const std::string differs = difference(read_json(path_ / "run.json", note), run);
+  const std::string differs = run_difference(read_json(path_ / "run.json", note), run);
   if (!differs.empty()) {
     throw Error(
         ErrorKind::invalid_argument, kOperation,
@@ -147,7 +146,7 @@ std::optional<std::int64_t> RunFolder::extended_from(const Json& run) const {
   const auto before = was["steps"].get<std::int64_t>();
   if (before >= run.value("steps", std::int64_t{0})) return {};
   was["steps"] = run["steps"];
-  if (!difference(was, run).empty()) return {};
+  if (!run_difference(was, run).empty()) return {};
   const auto steps = checkpoints();
   const bool saved = !steps.empty() && steps.back() == before;
   const auto ended = result();

@@ -76,6 +76,10 @@ class RunFolder {
   std::filesystem::path path_;
 };
 
+// "/options/lr is 0.01 there and 0.02 here": the first difference of two runs as run.json has them;
+// empty where they are the same. Versions and environments make no difference.
+std::string run_difference(const Json& there, const Json& here);
+
 // Without its checksum, which is compared. What has none is of an older version or of another
 // writer, and is told to `note`.
 Json read_json(const std::filesystem::path& path, const Note& note = {});

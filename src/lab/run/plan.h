@@ -15,6 +15,8 @@
 
 namespace rode::lab {
 
+constexpr std::int64_t kDefaultTimeout = 1800;  // seconds, as c10d has it
+
 // What the command line asks for.
 struct TrainOptions {
   Task task;
@@ -40,6 +42,9 @@ struct TrainOptions {
   // the CPU, 10 on a GPU.
   std::int64_t read_interval = 0;
   bool tensorboard = true;
+  // Several processes: with those that RANK, WORLD_SIZE and so on name, as torchrun sets them.
+  bool meet = false;
+  std::int64_t timeout_seconds = kDefaultTimeout;  // of each wait for another process
 };
 
 // The task's entry with `settings` over it; an optimizer of the engine that the task does not name

@@ -161,7 +161,11 @@ TrainState read_state(const SafetensorsFile& file, const std::filesystem::path& 
 
 void save_checkpoint(const std::filesystem::path& path, Model& model,
                      rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                     const TrainState& state, const WeightAverage& average) {
+                     const TrainState& state, const WeightAverage& average, const RunRanks& ranks) {
+  optimizer.bind();  // a run may be saved before its first step
+  std::vector<std::pair<std::string, at::Tensor>> shared;
+  if (!ranks.alone()) shared = optimizer.whole_state();
+  if (!ranks.leads()) return;
   Entries entries;
   for (const auto& item : model.module().named_parameters()) {
     entries.add("param." + item.key(), item.value());
@@ -172,9 +176,9 @@ void save_checkpoint(const std::filesystem::path& path, Model& model,
   for (const auto& [name, tensor] : average.tensors()) entries.add("average." + name, tensor);
   entries.add("rng.cpu", generator(at::kCPU).get_state());
   if (device.is_cuda()) entries.add("rng.cuda", generator(device).get_state());
-  optimizer.bind();  // a run may be saved before its first step
   rode::Optimizer& engine = optimizer.engine();
-  entries.add(engine.state());
+  if (ranks.alone()) entries.add(engine.state());
+  for (const auto& [name, tensor] : shared) entries.add(name, tensor);
   auto metadata = engine.metadata();
   metadata[kKey] = to_json(state, average.count()).dump();
   write_safetensors(path, entries.list(), metadata);
@@ -196,9 +200,8 @@ LoadedCheckpoint load_checkpoint(const std::filesystem::path& path, Model& model
   average.restart(model, nlohmann::json::parse(file.metadata().at(kKey)).value("averaged", 0));
   for (const auto& [name, tensor] : average.tensors()) fill(file, "average." + name, tensor);
   optimizer.bind();
-  rode::Optimizer& engine = optimizer.engine();
-  engine.load_state(file);
-  engine.set_steps_done(step);
+  optimizer.load_state(file);
+  optimizer.engine().set_steps_done(step);
   if (!restore(file, "rng.cpu", generator(at::kCPU), seed, step)) loaded.seeded.push_back("cpu");
   if (device.is_cuda() && !restore(file, "rng.cuda", generator(device), seed, step)) {
     loaded.seeded.push_back("cuda");

@@ -21,6 +21,7 @@
 #include "lab/models/model.h"
 #include "lab/stream/sample_order.h"
 #include "lab/train/average.h"
+#include "lab/train/ranks.h"
 #include "rode/torch/optimizer.h"
 
 namespace rode::lab {
@@ -40,10 +41,12 @@ struct TrainState {
   std::uint64_t log_bytes = 0;  // of log.jsonl, when it was saved
 };
 
-// Replaces `path` in one step; where that fails, what was there stays.
+// Replaces `path` in one step; where that fails, what was there stays. A call of all ranks: each
+// gives its share of the optimizer's state, and rank 0 writes the file, which is that of one
+// process.
 void save_checkpoint(const std::filesystem::path& path, Model& model,
                      rode::torch::EngineOptimizer& optimizer, c10::Device device,
-                     const TrainState& state, const WeightAverage& average);
+                     const TrainState& state, const WeightAverage& average, const RunRanks& ranks);
 
 struct LoadedCheckpoint {
   TrainState state;

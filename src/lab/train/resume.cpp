@@ -47,6 +47,11 @@ TrainState load(const RunFolder& folder, std::int64_t step, const ResumeFrom& fr
 
 }  // namespace
 
+TrainState resume_at(const RunFolder& folder, std::int64_t step, const ResumeFrom& from,
+                     Session& session) {
+  return load(folder, step, from, session, [](const std::string&) {});
+}
+
 std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from, Session& session,
                                  const Note& note) {
   const std::vector<std::int64_t> steps = folder.checkpoints();

@@ -26,4 +26,8 @@ struct ResumeFrom {
 std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from, Session& session,
                                  const Note& note);
 
+// The checkpoint of that step, which another rank has chosen so.
+TrainState resume_at(const RunFolder& folder, std::int64_t step, const ResumeFrom& from,
+                     Session& session);
+
 }  // namespace rode::lab

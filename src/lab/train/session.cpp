@@ -11,6 +11,8 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
@@ -21,6 +23,7 @@
 #include "lab/base/random.h"
 #include "lab/models/autocast.h"
 #include "lab/task/model_size.h"
+#include "lab/train/gradient_sums.h"
 #include "rode/error.h"
 
 namespace rode::lab {
@@ -28,6 +31,7 @@ namespace {
 
 // Sequences of random numbers out of a run's seed.
 constexpr std::uint64_t kTorchSequence = 1;
+constexpr std::uint64_t kRankSequence = 3;  // 2 is that of a checkpoint without generators
 
 template <class Value>
 at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::IntArrayRef sizes,
@@ -83,44 +87,9 @@ class ForwardState {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // with their values
 };
 
-// Sums of bf16 gradients in fp32: of a running sum in bf16 the last parts of a batch would move
-// only the last of its eight bits. Rounded once, at the end.
-class GradientSums {
- public:
-  explicit GradientSums(rode::torch::EngineOptimizer& optimizer) {
-    for_each_group(optimizer, [&](const auto& parameters, const auto&) {
-      for (const at::Tensor& parameter : parameters) sums_.emplace_back(parameter, at::Tensor());
-    });
-  }
-
-  // Takes the gradients away: the next part begins at zero.
-  void take() {
-    const ::torch::NoGradGuard no_grad;
-    for (auto& [parameter, sum] : sums_) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined()) continue;
-      if (sum.defined()) {
-        sum.add_(gradient);
-      } else {
-        sum = gradient.to(at::kFloat);
-      }
-      gradient.reset();
-    }
-  }
-  void give_back() {
-    for (auto& [parameter, sum] : sums_) {
-      if (sum.defined()) parameter.mutable_grad() = sum.to(parameter.scalar_type());
-      sum.reset();
-    }
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> sums_;  // parameter, fp32 sum
-};
-
 }  // namespace
 
-c10::Device choose_device(const std::string& name) {
+c10::Device choose_device(const std::string& name, int local_rank) {
   const bool cuda = at::globalContext().hasCUDA();
   if (name == "cpu" || (name == "auto" && !cuda)) return at::kCPU;
   if (!cuda) {
@@ -128,25 +97,62 @@ c10::Device choose_device(const std::string& name) {
                 "no usable CUDA device; train with --device cpu, or use a LibTorch with CUDA on a "
                 "machine that has a GPU");
   }
-  return {at::kCUDA, 0};
+  const int devices = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+  if (local_rank >= devices) {
+    throw Error(ErrorKind::unsupported, "train",
+                "rank " + std::to_string(local_rank) +
+                    " of this machine has no CUDA device: it has " + std::to_string(devices) +
+                    ", and every rank needs its own; start at most " + std::to_string(devices) +
+                    " ranks here, or train with --device cpu");
+  }
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
 }
 
-Session::Session(const TrainOptions& options, const Method& method)
-    : task_(options.task), device_(choose_device(options.device)) {
+Session::Session(const TrainOptions& options, const Method& method, RunRanks ranks)
+    : task_(options.task),
+      seed_(options.seed),
+      ranks_(std::move(ranks)),
+      device_(choose_device(options.device, ranks_.local())) {
   require_memory(task_, device_.is_cpu(), machine_bytes());
   if (options.threads > 0) at::set_num_threads(options.threads);
-  const std::uint64_t seed = derive_seed(options.seed, {kTorchSequence});
-  at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_current_seed(seed);
-  if (device_.is_cuda()) {
-    at::Generator(at::globalContext().defaultGenerator(device_)).set_current_seed(seed);
-  }
+  // Operations on "cuda" without a number, the engine's and Torch's, mean the current device.
+  if (device_.is_cuda()) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
+  seed_generators(derive_seed(options.seed, {kTorchSequence}));
   model_ = make_model(task_.model, options.seed);
   if (!options.weights.empty()) load_weights(*model_, options.weights);
   model_->set_checkpoint_activations(task_.train.checkpoint_activations);
   if (task_.train.parameters == "bf16") model_->module().to(at::kBFloat16);
   model_->module().to(device_);
   model_->module().train();
-  optimizer_ = rode::torch::make_optimizer(model_->module(), method, {.route = task_.train.route});
+  optimizer_ = rode::torch::make_optimizer(model_->module(), method, {.route = task_.train.route},
+                                           {}, ranks_.group());
+  if (!ranks_.alone()) buckets_.emplace(trained_parameters(model_->module()), ranks_.group());
+}
+
+void Session::seed_generators(std::uint64_t seed) const {
+  at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_current_seed(seed);
+  if (device_.is_cuda()) {
+    at::Generator(at::globalContext().defaultGenerator(device_)).set_current_seed(seed);
+  }
+}
+
+void Session::begin_step(std::int64_t step) {
+  if (ranks_.alone()) return;
+  seed_generators(derive_seed(seed_, {kRankSequence, static_cast<std::uint64_t>(step),
+                                      static_cast<std::uint64_t>(ranks_.rank())}));
+}
+
+void Session::synchronize_ranks() {
+  if (ranks_.alone()) return;
+  const ::torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> all = model_->module().parameters();
+  for (const at::Tensor& buffer : model_->module().buffers()) all.push_back(buffer);
+  for (at::Tensor& tensor : all) tensor = tensor.detach();
+  ranks_.broadcast(all);
+}
+
+at::Tensor Session::nothing() const {
+  return at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(device_));
 }
 
 int Session::threads() const { return at::get_num_threads(); }
@@ -179,23 +185,37 @@ std::optional<Unread> Session::gradients(const Batch& batch, const Stop& stop) {
   if (task_.train.accumulate > 1) before.emplace(model_->module(), device_);
   const std::int64_t most = task_.train.batch / task_.train.accumulate;
   std::optional<GradientSums> sums;
-  if (task_.train.accumulate > 1 && task_.train.parameters == "bf16") sums.emplace(*optimizer_);
+  if (task_.train.accumulate > 1 && task_.train.parameters == "bf16") {
+    sums.emplace(trained_parameters(model_->module()));
+  }
+  GradientBuckets* const ranks = buckets_ ? &*buckets_ : nullptr;
   at::Tensor sum;
-  for (std::int64_t from = 0; from < batch.rows; from += most) {
-    if (from > 0 && stop && stop()) {
+  const auto [first, own] = ranks_.share_of(batch.rows);
+  for (std::int64_t from = first; from < first + own; from += most) {
+    if (from > first && stop && stop()) {
       if (before) before->restore();
       return std::nullopt;
     }
     // The last batch of an epoch may be smaller, and its last part.
-    const std::int64_t rows = std::min(most, batch.rows - from);
+    const std::int64_t rows = std::min(most, first + own - from);
     const double parts = static_cast<double>(batch.rows) / static_cast<double>(rows);
     const Part result = forward(batch, from, rows);
+    if (ranks != nullptr && !sums && from + rows == first + own) ranks->begin();
     (result.loss / parts).backward();
     if (sums) sums->take();
     const at::Tensor values = values_of(result.loss.detach(), result.hits, parts);
     sum = sum.defined() ? sum + values : values;
   }
-  if (sums) sums->give_back();
+  if (own == 0) {  // of the last batch of an epoch, which may have fewer rows than there are ranks
+    sum = nothing();
+    for (const at::Tensor& parameter : ranks->parameters()) {
+      parameter.mutable_grad() = at::zeros_like(parameter.detach());
+    }
+    if (sums) sums->take();
+    if (!sums) ranks->begin();
+  }
+  if (sums) sums->give_back(ranks);
+  if (!sums && ranks != nullptr) ranks->finish();
   return Unread{sum, batch.rows};
 }
 
@@ -203,7 +223,8 @@ std::vector<Measured> Session::read(const std::vector<Unread>& unread) const {
   std::vector<at::Tensor> values;
   for (const Unread& one : unread) values.push_back(one.values);
   const at::Tensor host = at::stack(values).to(at::kCPU);
-  const double* const data = host.const_data_ptr<double>();
+  const double* const own = host.const_data_ptr<double>();
+  const std::vector<double> data = ranks_.sum({own, own + host.numel()});
   std::vector<Measured> out;
   for (std::size_t i = 0; i < unread.size(); ++i) {
     Measured measured{.loss = data[2 * i]};
@@ -247,15 +268,23 @@ std::optional<Measured> Session::evaluate(BatchSource& batches, const Stop& stop
                                           const Done& done) {
   const ::torch::NoGradGuard no_grad;
   model_->module().eval();
+  // Statistics of normalisation differ between ranks; the run's are those of rank 0.
+  ranks_.broadcast(model_->module().buffers());
   batches.rewind_evaluation();
   std::vector<Unread> unread;
   std::int64_t samples = 0;
   bool stopped = false;
+  int turn = 0;  // whose part it is; others' parts count nothing here, and read() adds them up
   while (const auto batch = batches.next_evaluation(task_.train.batch / task_.train.accumulate)) {
-    stopped = stop && stop();
+    stopped = turn == 0 && stop && stop();
     if (stopped) break;
-    const Part part = forward(*batch, 0, batch->rows);
-    unread.push_back({values_of(part.loss, part.hits, 1), batch->rows});
+    at::Tensor values = nothing();
+    if (turn == ranks_.rank()) {
+      const Part part = forward(*batch, 0, batch->rows);
+      values = values_of(part.loss, part.hits, 1);
+    }
+    unread.push_back({values, batch->rows});
+    turn = (turn + 1) % ranks_.count();
     samples += batch->rows;
     if (done) done(samples);
   }
@@ -295,6 +324,14 @@ WeightNorms Session::norms() {
     if (!names[i].empty()) out.matrices.emplace_back(names[i], norm);
   }
   out.all = std::sqrt(out.all);
+  return out;
+}
+
+std::vector<std::string> Session::parameter_names() {
+  std::vector<std::string> out;
+  for_each_group(*optimizer_, [&](const auto&, const auto& options) {
+    out.insert(out.end(), options.names.begin(), options.names.end());
+  });
   return out;
 }
 

@@ -18,19 +18,19 @@ void Trainer::Impl::save() {
   settle();
   if (!std::isfinite(session.norms().all)) diverge(state.step, "a weight is not finite");
   // The log first: a checkpoint names a length of it that must be there.
-  log->sync();
-  state.log_bytes = log->bytes();
+  if (log) log->sync();
+  if (log) state.log_bytes = log->bytes();
   save_checkpoint(folder.checkpoint(state.step), session.model(), session.optimizer(),
-                  session.device(), state, session.average());
+                  session.device(), state, session.average(), ranks);
   saved = state.step;
   saved_evaluation = state.evaluated;
-  folder.keep_last(options.keep, saved);
+  if (ranks.leads()) folder.keep_last(options.keep, saved);
 }
 
 // Of a lower loss than any before, as from_pretrained opens them. A run that is killed here and
 // resumed makes the same evaluation, and the same files, again.
 void Trainer::Impl::save_best() {
-  if (!options.keep_best) return;
+  if (!options.keep_best || !ranks.leads()) return;
   create_folders(folder.best(), "train");
   save_pretrained(session.model(), folder.best(),
                   std::max<std::int64_t>(1, options.task.data.sequence));
@@ -72,17 +72,19 @@ bool Trainer::Impl::evaluate() {
     state.averaged_loss = averaged->loss;
     state.averaged_accuracy = averaged->accuracy.value_or(0);
   }
-  log->evaluation({.step = state.step,
-                   .loss = measured->loss,
-                   .accuracy = measured->accuracy,
-                   .best_loss = state.best_loss,
-                   .averaged_loss = averaged ? std::optional(averaged->loss) : std::nullopt,
-                   .averaged_accuracy = averaged ? averaged->accuracy : std::nullopt,
-                   .weight_norm = norms.all,
-                   .radii = norms.matrices});
+  if (log) {
+    log->evaluation({.step = state.step,
+                     .loss = measured->loss,
+                     .accuracy = measured->accuracy,
+                     .best_loss = state.best_loss,
+                     .averaged_loss = averaged ? std::optional(averaged->loss) : std::nullopt,
+                     .averaged_accuracy = averaged ? averaged->accuracy : std::nullopt,
+                     .weight_norm = norms.all,
+                     .radii = norms.matrices});
+  }
   Progress whole = progress();
   whole.evaluated = true;
-  log->time(state.step, whole.units_per_second.value_or(0));
+  if (log) log->time(state.step, whole.units_per_second.value_or(0));
   report(whole);
   return true;
 }
@@ -91,7 +93,10 @@ bool Trainer::Impl::evaluate() {
 bool Trainer::Impl::train_step() {
   const Pace::Clock::time_point start = Pace::Clock::now();
   const Batch batch = batches.next();
-  const auto measured = session.gradients(batch, [this] { return stopping(); });
+  session.begin_step(state.step);
+  // Several ranks may have different numbers of parts: they ask between steps alone.
+  const auto measured = session.gradients(
+      batch, ranks.alone() ? Session::Stop([this] { return stopping(); }) : Session::Stop());
   if (!measured) return false;
   unread.push_back(*measured);
   const double multiplier = plan.multiplier(state.step);
@@ -136,8 +141,9 @@ void Trainer::Impl::take_step(double multiplier) {
   try {
     session.step(multiplier);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::non_finite) throw;
-    diverge(state.step, error.what());
+    const auto what = divergence(error);
+    if (!what) throw;
+    diverge(state.step, *what);
   }
 }
 
@@ -174,15 +180,15 @@ void Trainer::Impl::read_losses() {
 void Trainer::Impl::settle() {
   if (waiting.empty()) return;
   read_losses();
-  std::string refused;
-  try {
-    session.check();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::non_finite) throw;
-    refused = error.what();
+  const std::string refused = refused_step();
+  if (refused.empty()) {
+    read_history();
+    const rode::Optimizer& engine = session.optimizer().engine();
+    StepRecord& last = waiting.back();
+    last.global = engine.global_diagnostics();
+    if (logs_matrices(last.step)) last.matrices = engine.matrix_diagnostics();
+    join_diagnostics();
   }
-  if (refused.empty()) read_history();
-  const rode::Optimizer& engine = session.optimizer().engine();
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     StepRecord& record = waiting[i];
     record.loss = losses[i].loss;
@@ -191,11 +197,7 @@ void Trainer::Impl::settle() {
       diverge(record.step, "the loss is " + std::to_string(record.loss));
     }
     loss = record.loss;
-    if (i + 1 == waiting.size() && refused.empty()) {
-      record.global = engine.global_diagnostics();
-      if (logs_matrices(record.step)) record.matrices = engine.matrix_diagnostics();
-    }
-    log->step(record);
+    if (log) log->step(record);
   }
   if (!refused.empty()) diverge(waiting.back().step, refused);
   waiting.clear();
@@ -203,9 +205,10 @@ void Trainer::Impl::settle() {
 }
 
 TrainOutcome Trainer::Impl::run() {
-  if (options.resume) {
-    // Asked again under the lock: another process may have ended while this one began.
-    if (!finished) find_finished();
+  // Asked again under the lock: another process may have ended while this one began.
+  if (options.resume && ranks.leads() && !finished) find_finished();
+  if (!follow_leader()) return {TrainStatus::finished, state.step, {}};
+  if (options.resume && ranks.leads()) {
     if (finished) {
       note("the run in '" + folder.path().string() + "' is finished; this is its result");
       return {TrainStatus::finished, finished->value("steps", state.step), *finished};
@@ -213,8 +216,10 @@ TrainOutcome Trainer::Impl::run() {
     folder.remove_result();
     if (resumed) note("resumed after step " + std::to_string(state.step));
   }
-  log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard,
-                                 [this](const std::string& text) { note(text); });
+  if (ranks.leads()) {
+    log = std::make_unique<RunLog>(folder, state.log_bytes, state.step, options.tensorboard,
+                                   [this](const std::string& text) { note(text); });
+  }
   if (session.device().is_cpu()) {
     if (const auto slow = slow_bf16_warning(options.task.train)) warn(*slow);
   }
@@ -238,31 +243,42 @@ TrainOutcome Trainer::Impl::run() {
     if (!train_step()) return interrupted();
   }
   save();
-  save_pretrained(session.model(), folder.path(),
-                  std::max<std::int64_t>(1, options.task.data.sequence));
-  if (session.average().count() > 0) {
-    const WeightAverage::Use use(session.average(), session.model());
-    create_folders(folder.averaged(), "train");
-    save_pretrained(session.model(), folder.averaged(),
-                    std::max<std::int64_t>(1, options.task.data.sequence));
-  }
+  if (ranks.leads()) save_final();
   TrainOutcome outcome{TrainStatus::finished, state.step, result("finished")};
-  folder.write_result(outcome.result);
+  if (ranks.leads()) folder.write_result(outcome.result);
   return outcome;
+}
+
+// The weights under Hugging Face's names, and the averaged ones.
+void Trainer::Impl::save_final() {
+  const std::int64_t sequence = std::max<std::int64_t>(1, options.task.data.sequence);
+  save_pretrained(session.model(), folder.path(), sequence);
+  if (session.average().count() == 0) return;
+  const WeightAverage::Use use(session.average(), session.model());
+  create_folders(folder.averaged(), "train");
+  save_pretrained(session.model(), folder.averaged(), sequence);
 }
 
 Trainer::Trainer(const TrainOptions& options, TrainHooks hooks) {
   // Warnings from before there is a place for them.
   std::vector<std::string> early;
   WarningNotes notes([&](const std::string& text) { early.push_back(text); });
-  with_torch_messages(notes, [&] { impl_ = std::make_unique<Impl>(options, std::move(hooks)); });
+  RunRanks ranks;  // outlives what fails: the others are told
+  ranks.telling([&] {
+    with_torch_messages(notes, [&] {
+      ranks = open_ranks(options);
+      if (!ranks.leads()) hooks = {.progress = {}, .note = {}, .warning = {}, .stop = hooks.stop};
+      impl_ = std::make_unique<Impl>(options, std::move(hooks), ranks);
+    });
+  });
   for (const std::string& text : early) impl_->warn(text);
 }
 Trainer::~Trainer() = default;
 
 TrainOutcome Trainer::run() {
   WarningNotes notes([this](const std::string& text) { impl_->warn(text); });
-  return with_torch_messages(notes, [this] { return impl_->run(); });
+  return impl_->ranks.telling(
+      [&] { return with_torch_messages(notes, [this] { return impl_->run(); }); });
 }
 
 }  // namespace rode::lab

@@ -12,6 +12,7 @@
 #include "lab/run/lock.h"
 #include "lab/run/log.h"
 #include "lab/train/checkpoint.h"
+#include "lab/train/ranks.h"
 #include "lab/train/session.h"
 #include "lab/train/trainer.h"
 #include "rode/error.h"
@@ -19,9 +20,10 @@
 namespace rode::lab {
 
 struct Trainer::Impl {
-  Impl(const TrainOptions& given, TrainHooks given_hooks);
+  Impl(const TrainOptions& given, TrainHooks given_hooks, const RunRanks& given_ranks);
 
-  bool stopping() const { return hooks.stop && hooks.stop(); }
+  // On every rank, where one was asked to.
+  bool stopping() const { return ranks.any(hooks.stop && hooks.stop()); }
   void note(const std::string& text) const {
     if (hooks.note) hooks.note(text);
   }
@@ -35,13 +37,19 @@ struct Trainer::Impl {
   bool find_finished();
   void take_lock();
   void load();
+  void take_over(const TrainState& found);
+  bool follow_leader();
   void save();
+  void save_final();
   void save_best();
   bool evaluate();
   bool train_step();
   void take_step(double multiplier);
+  std::optional<std::string> divergence(const Error& error) const;
   void read_losses();
+  std::string refused_step();
   void read_history();
+  void join_diagnostics();
   bool logs_matrices(std::int64_t step) const;
   void settle();
   Progress progress() const;
@@ -62,11 +70,12 @@ struct Trainer::Impl {
   Method method;
   BatchSource batches;
   RunPlan plan;
+  RunRanks ranks;
   RunFolder folder;
   std::optional<RunLock> lock;
   Session session;
   TrainState state;
-  std::unique_ptr<RunLog> log;   // from run() on
+  std::unique_ptr<RunLog> log;   // from run() on; null on ranks that do not lead
   std::optional<Json> finished;  // result.json of a run that there is nothing left to do of
   bool resumed = false;
   // The last checkpoint: its step, and that of the last evaluation in it. A run that was stopped

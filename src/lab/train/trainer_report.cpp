@@ -24,11 +24,11 @@ Progress Trainer::Impl::progress() const {
 
 void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
   state.step = step;
-  log->diverged(step, what);
-  log->sync();
+  if (log) log->diverged(step, what);
+  if (log) log->sync();
   Json json = result("diverged");
   json["what"] = what;
-  folder.write_result(json);
+  if (ranks.leads()) folder.write_result(json);
   const std::string last =
       saved < 0 ? "there is no checkpoint yet"
                 : "the last good checkpoint is '" + folder.checkpoint(saved).string() + "'";
@@ -40,7 +40,7 @@ void Trainer::Impl::diverge(std::int64_t step, const std::string& what) {
 }
 
 Json Trainer::Impl::result(const char* status) {
-  const double seconds = log->seconds();
+  const double seconds = log ? log->seconds() : 0;
   const auto units = static_cast<std::int64_t>(state.data.taken) * batches.units_per_row();
   Json json = {{"status", status},
                {"task", options.task.name},
@@ -49,7 +49,7 @@ Json Trainer::Impl::result(const char* status) {
                {"steps", state.step},
                {"units", units},
                {"unit", options.task.is_language() ? "tokens" : "images"},
-               {"log_bytes", log->bytes()}};
+               {"log_bytes", log ? log->bytes() : 0}};
   if (state.evaluated >= 0) {
     json["final_loss"] = state.last_loss;
     json["best_loss"] = state.best_loss;
@@ -71,7 +71,8 @@ Json Trainer::Impl::result(const char* status) {
   json["parameters"] = session.parameters();
   session.optimizer().bind();  // a run may end before its first step
   const rode::Optimizer& engine = session.optimizer().engine();
-  json["state_bytes"] = engine.state_bytes();
+  json["state_bytes"] =
+      static_cast<std::int64_t>(ranks.sum({static_cast<double>(engine.state_bytes())})[0]);
   json["workspace_bytes"] = engine.workspace_bytes();
   json["peak_memory_bytes"] = session.peak_bytes();
   if (const auto torch_peak = session.torch_peak_bytes()) json["torch_peak_bytes"] = *torch_peak;
@@ -79,6 +80,11 @@ Json Trainer::Impl::result(const char* status) {
   json["units_per_second"] = seconds > 0 ? static_cast<double>(units) / seconds : 0.0;
   json["threads"] = session.threads();
   json["device"] = session.device().str();
+  if (!ranks.alone()) {
+    json["ranks"] = ranks.count();
+    json["collectives"] = ranks.group()->calls();
+    json["collective_bytes"] = ranks.group()->bytes();
+  }
   if (!warnings.empty()) json["warnings"] = warnings;
   return json;
 }

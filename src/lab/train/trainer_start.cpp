@@ -19,15 +19,16 @@ constexpr std::int64_t kReadOnGpu = 10;
 
 }  // namespace
 
-Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
+Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks, const RunRanks& given_ranks)
     : options(given),
       hooks(std::move(given_hooks)),
       spec(resolve_optimizer(options.task, options.optimizer, options.settings)),
       method(Method::by_name(spec.optimizer, spec.settings)),
       batches(options.task, options.seed, options.data_folder),
       plan(plan_run(options.task, batches.epoch_samples(), options.steps, options.warmup)),
+      ranks(agreed_ranks(given_ranks, options, describe_run(options, plan, spec, method))),
       folder(options.out),
-      session(options, method) {
+      session(options, method, ranks) {
   state.data = batches.position();
   read_interval = session.device().is_cuda() ? kReadOnGpu : 1;
   if (options.read_interval > 0) read_interval = options.read_interval;
@@ -42,7 +43,12 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks)
   if (options.task.train.momentum_warmup > 0 && !method.number("momentum")) {
     note("'" + spec.name + "' has no option momentum; momentum_warmup does not act on it");
   }
-  begin();
+  if (!ranks.alone() && !session.model().module().buffers().empty()) {
+    note(
+        "batch normalisation takes the statistics of each rank's own rows; evaluations and "
+        "checkpoints have those of rank 0: the curve is not that of one process");
+  }
+  if (ranks.leads()) begin();
 }
 
 void Trainer::Impl::begin() {
@@ -55,6 +61,7 @@ void Trainer::Impl::begin() {
   folder.create();
   take_lock();
   run["environment"] = describe_environment(session.device());
+  if (!ranks.alone()) run["environment"]["ranks"] = ranks.count();
   run["environment"]["data"] = digest_data(options.task, options.data_folder);
   folder.start(run, options.overwrite);
 }
@@ -106,8 +113,12 @@ void Trainer::Impl::take_lock() {
 void Trainer::Impl::load() {
   const auto found = resume(folder, {.data = state.data, .total = plan.total, .seed = options.seed},
                             session, [this](const std::string& text) { note(text); });
-  if (!found) return;
-  state = *found;
+  if (found) take_over(*found);
+}
+
+// The session has it already.
+void Trainer::Impl::take_over(const TrainState& found) {
+  state = found;
   // Those of the old end of a run that was extended: they may count steps before the new tail. By
   // the folder, since the process that extended it may have been killed before it saved anything.
   if (!plan.averages_at(state.step) || state.step <= folder.last_extension()) {

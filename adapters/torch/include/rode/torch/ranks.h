@@ -13,9 +13,9 @@
 
 namespace rode::torch {
 
-// This process among those of a group. Every call except rank, size and the counts is one of all
-// ranks, waits for a limited time, and throws an Error{process_group} that names the ranks which do
-// not answer; the group is unusable then.
+// This process among those of a group. Every call except rank, size, leave and the counts is one of
+// all ranks, waits for a limited time, and throws an Error{process_group} that names the ranks
+// which do not answer; the group is unusable then.
 class Ranks {
  public:
   struct Impl;
@@ -30,6 +30,11 @@ class Ranks {
   std::vector<double> sum(const std::vector<double>& values);
   // In place, number by number; all of them are on their way before one is waited for.
   void add(const std::vector<at::Tensor>& tensors);
+  // The same of one tensor, which must be contiguous, without the wait: finish() waits for all that
+  // were begun, and throws what one of them met, also where it could not begin. Every rank begins
+  // the same tensors in the same order, and calls nothing else before finish().
+  void begin_add(const at::Tensor& tensor);
+  void finish();
   // Bytes of equal length from every rank, one row each, on the host.
   at::Tensor gather(const at::Tensor& bytes);
   // What every rank tells, in the order of the ranks.
@@ -38,6 +43,10 @@ class Ranks {
   std::vector<std::string> collect(const std::string& bytes);
   // Everywhere as on rank 0.
   void broadcast(const std::vector<at::Tensor>& tensors);
+
+  // Leaves word that this rank ends, and why: the errors of the others tell it, and those that wait
+  // for it end soon. No call of the others; without a store it does nothing. Does not throw.
+  void leave(const std::string& why) noexcept;
 
   std::int64_t calls() const;  // collectives so far
   std::int64_t bytes() const;  // that this rank has given to them
