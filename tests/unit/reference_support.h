@@ -67,6 +67,7 @@ inline Settings rode_settings(const Settings& changes = {}) {
                {"radius", "learned"},
                {"radius_brake", "1"},
                {"radius_scope", "matrix"},
+               {"on_zero", "hold"},
                {"direction", "geodesic"},
                {"conditioner", "newton_schulz"},
                {"coefficients", "jordan"},
