@@ -68,6 +68,7 @@ inline Settings rode_settings(const Settings& changes = {}) {
                {"radius_brake", "1"},
                {"radius_pull", "0"},
                {"radius_scope", "matrix"},
+               {"on_zero", "hold"},
                {"direction", "geodesic"},
                {"conditioner", "newton_schulz"},
                {"coefficients", "jordan"},
