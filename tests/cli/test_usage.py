@@ -15,7 +15,7 @@ NUMBERS = [
     *((STEP, flag) for flag in ("--steps", "--threads", "--warmup", "--total")),
     *((BENCH, flag) for flag in ("--threads", "--repeat", "--warmup")),
     *((TRAIN, flag) for flag in ("--seed", "--steps", "--until", "--threads", "--keep")),
-    (TRAIN, "--log-interval"),
+    *((TRAIN, flag) for flag in ("--log-interval", "--ranks", "--timeout")),
     *((COMPARE, flag) for flag in ("--seeds", "--steps", "--jobs", "--threads")),
     (TOKENS, "--shard-tokens"),
 ]

@@ -33,7 +33,8 @@ struct TrainOutcome {
 
 // Opens data, model and optimizer, and the folder: a new run, or with `resume` the one that is
 // there (from its beginning where it has no checkpoint yet). Throws rode::Error, also for Torch's
-// own errors.
+// own errors. With options.meet every rank makes one and runs it; rank 0 alone writes and calls the
+// hooks, of which all ranks are asked `stop`.
 class Trainer {
  public:
   explicit Trainer(const TrainOptions& options, TrainHooks hooks = {});
