@@ -14,7 +14,7 @@ using lab::GradientBuckets;
 
 constexpr std::int64_t kSmallBucket = 400;  // 100 elements
 
-// The last three share a bucket, then two, then the first is alone. The last one is unused.
+// One bucket has the last three, the next one two, and the first is alone. The last is unused.
 std::vector<at::Tensor> parameters(at::ScalarType type) {
   std::vector<at::Tensor> out;
   for (const std::vector<std::int64_t>& sizes :
