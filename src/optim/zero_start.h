@@ -15,7 +15,7 @@
 
 namespace rode {
 
-// State of a matrix with on_zero = start: N of rode/optim/rode.h, 0 where it did not begin at zero.
+// State of a matrix with on_zero = start: L of rode/optim/rode.h, 0 where it did not begin at zero.
 inline constexpr std::string_view kStartNorm = "start_norm";
 
 // Moves the matrices that are known to have begun at zero to the rest, if the rule wants that.

@@ -83,7 +83,7 @@ double braked(const Options& o, double step) { return step * (step > 0.0 ? o.bra
 
 // The factor on a radius that is shorter than `target`, in a step of a matrix like w that turns.
 double pulled(const Options& o, double rho, double target, double gamma, const Matrix& w) {
-  if (rho >= target) return 1.0;
+  if (rho >= target || o.lr_rho == 0.0) return 1.0;
   double angle = o.lr * gamma;
   if (o.scale == "kernel") angle *= std::sqrt(static_cast<double>(std::min(w.rows, w.cols)));
   return std::pow(target / rho, std::min(1.0, o.pull * angle));
@@ -101,8 +101,8 @@ double next_radius(const Options& o, double rho, double s, double pull, Scalars&
   scalars.average_sq = 0.95 * scalars.average_sq + 0.05 * s * s;
   const double a = scalars.average / (1.0 - std::pow(0.9, scalars.steps));
   const double b = scalars.average_sq / (1.0 - std::pow(0.95, scalars.steps));
-  const double change = braked(o, -o.lr_rho * a / (std::sqrt(b) + o.eps));
-  return std::max(rho * std::exp(change) * pull, o.floor * rho);
+  const double change = braked(o, std::log(pull) - o.lr_rho * a / (std::sqrt(b) + o.eps));
+  return std::max(rho * std::exp(change), o.floor * rho);
 }
 
 double angle_of(const Options& o, const Diagnostics& d, const Matrix& w) {

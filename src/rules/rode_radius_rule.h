@@ -61,7 +61,8 @@ RODE_HOST_DEVICE inline RadiusTarget radius_target(const RodeConstants& c, std::
 // `rate` is the directional one of the step, times gamma.
 RODE_HOST_DEVICE inline double radius_pull(const RodeConstants& c, double rate,
                                            const RadiusTarget& target, double rho) {
-  if (!(target.norm > rho)) return 0;
+  // With lr_rho = 0 a user wants a radius that stays.
+  if (!(target.norm > rho) || !(c.lr_rho > 0)) return 0;
   const double part = c.radius_pull * rate * target.angle;
   return (part < 1 ? part : 1) * std::log(target.norm / rho);
 }
@@ -82,7 +83,7 @@ RODE_HOST_DEVICE inline double next_radius(const RodeConstants& c, double multip
       *state.radius_avg_sq = static_cast<float>(b);
       const double a_hat = a / (1 - std::pow(0.9, t));
       const double b_hat = b / (1 - std::pow(0.95, t));
-      next = rho * std::exp(braked(c, -lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)) + pull);
+      next = rho * std::exp(braked(c, pull - lr_rho * a_hat / (std::sqrt(b_hat) + c.eps)));
       break;
     }
     case Radius::fixed:

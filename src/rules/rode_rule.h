@@ -36,7 +36,7 @@ struct RodeScalars {
   bool held;          // ||W|| <= eps, and nothing to start along
   bool direction;     // a direction exists and is not fixed
   bool starts;        // ||W|| <= eps, and this step gives it a direction
-  double start_norm;  // of a matrix with ||W|| <= eps: N of on_zero = start, 0 where it is held
+  double start_norm;  // of a matrix with ||W|| <= eps: L of on_zero = start, 0 where it is held
   // B' = momentum * B + g + buffer_w * W
   double buffer_w;
   // X_0 = start_b * B' + start_g * g + start_w * W, of norm 1

@@ -199,11 +199,15 @@ def test_a_rank_that_stops_answering_is_named_after_the_timeout(rode, task, tmp_
     assert "rank 1: did not end within 3 s" in errors
 
 
-def test_a_signal_to_the_launcher_saves_the_last_step_on_all(rode, task, tmp_path):
+@pytest.mark.parametrize("receiver", ["launcher", "rank 1"])
+def test_a_signal_saves_the_last_step_on_all(rode, task, tmp_path, receiver):
     out = tmp_path / "out"
     process = start(rode, *words(task, out, "--ranks", 2))
     wait_for_step(out, 12, process)
-    process.send_signal(signal.SIGTERM)
+    if receiver == "launcher":
+        process.send_signal(signal.SIGTERM)
+    else:
+        os.kill(rank_processes(process)[1], signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == FAILED
     assert errors.count("which is saved; continue with --resume") == 1, errors

@@ -116,6 +116,8 @@ RODE = [
     ("radius_pull", 2.0, {"radius": "adaptive", "scale": "kernel", "snr": True}, too_short),
     ("radius_pull", 0.0, {"splits": "w=8+32"}, too_short),  # of the block, not of the whole
     ("radius_pull", 1e3, {}, too_short),  # at once
+    ("radius_brake", 0.5, {"radius_pull": 2.0}, too_short),  # of the pull, too
+    ("lr_rho", 0.0, {"radius_pull": 2.0}, too_short),  # without it there is no pull
     ("scale", "kernel", {}, matrices),
     ("scale", "kernel", {"splits": "w=8+32"}, matrices),  # of the block, not of the whole
     ("direction", "retraction", {"lr": 0.5}, big_rotation),

@@ -46,10 +46,30 @@ void send_to(const char* path, int target) {
   if (file >= 0) ::dup2(file, target);
 }
 
+sigset_t stops() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+void block_stops() {
+  const sigset_t set = stops();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+void unblock_stops() {
+  const sigset_t set = stops();
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 [[noreturn]] void become(char* const* arguments, char* const* environment,
                          const ChildOptions& options, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  // A signal must not be lost in a handler of the parent's, which is gone after exec.
+  std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGINT, SIG_DFL);
+  unblock_stops();
   if (::getppid() != parent) ::_exit(kNotStarted);  // it ended before prctl
   if (!options.output) send_to("/dev/null", STDOUT_FILENO);
   if (!options.errors.empty()) send_to(options.errors.c_str(), STDERR_FILENO);
@@ -66,8 +86,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments, ChildOptio
   const std::vector<char*> pointers = pointers_to(words);
   const std::vector<char*> environment = pointers_to(variables);
   const pid_t parent = ::getpid();
+  block_stops();
   pid_ = ::fork();
   if (pid_ == 0) become(pointers.data(), environment.data(), options, parent);
+  unblock_stops();
   if (pid_ < 0) {
     throw Error(
         ErrorKind::unsupported, "rode",

@@ -16,8 +16,8 @@ struct ChildOptions {
   bool output = false;  // whether its standard output is this process's, or goes nowhere
 };
 
-// It has a process group of its own, so
-// that Ctrl-C reaches it only through stop(), and ends with its parent.
+// A child has a process group of its own, so that Ctrl-C reaches it only through stop(), and it
+// ends with its parent.
 class ChildProcess {
  public:
   static constexpr int kSignal = 128;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -71,10 +72,12 @@ std::vector<std::string> own_words() {
 class MeetingFolder {
  public:
   MeetingFolder() {
-    std::string name = (fs::temp_directory_path() / "rode-ranks-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
+    std::error_code failed;
+    const fs::path parent = fs::temp_directory_path(failed);
+    std::string name = (parent / "rode-ranks-XXXXXX").string();
+    if (failed || ::mkdtemp(name.data()) == nullptr) {
       throw Error(ErrorKind::file, "train",
-                  "could not make a folder in '" + fs::temp_directory_path().string() +
+                  "could not make a folder in '" + parent.string() +
                       "', where ranks meet; set TMPDIR to one that can be written");
     }
     path_ = name;
@@ -109,7 +112,7 @@ std::vector<Rank> start_all(const LaunchOptions& options, const MeetingFolder& f
     words.insert(words.end(), {"--threads", std::to_string(std::max(1, cores / options.ranks))});
   }
   std::vector<Rank> ranks;
-  for (int rank = 0; rank < options.ranks; ++rank) {
+  const auto start = [&](int rank) {
     ChildOptions child;
     child.environment = {fmt::format("RANK={}", rank), fmt::format("LOCAL_RANK={}", rank),
                          fmt::format("WORLD_SIZE={}", options.ranks),
@@ -118,6 +121,13 @@ std::vector<Rank> start_all(const LaunchOptions& options, const MeetingFolder& f
     child.output = rank == 0;
     if (rank > 0) child.errors = folder.errors(rank);
     ranks.push_back({std::make_unique<ChildProcess>(words, std::move(child)), {}});
+  };
+  try {
+    for (int rank = 0; rank < options.ranks; ++rank) start(rank);
+  } catch (const Error&) {
+    // Those that were started wait for one that will not come.
+    for (const Rank& rank : ranks) rank.process->kill();
+    throw;
   }
   return ranks;
 }
@@ -132,7 +142,10 @@ bool wait_for(std::vector<Rank>& ranks, std::chrono::seconds grace) {
       if (stop) rank.process->stop();
       if (!rank.status) rank.status = rank.process->poll();
       running = running || !rank.status;
-      if (rank.status.value_or(0) != 0 && !end) end = Clock::now() + grace;
+      // Asked to stop, ranks end with a status that is not 0, all after the last one has saved.
+      const bool failed =
+          stop ? rank.status.value_or(0) > ChildProcess::kSignal : rank.status.value_or(0) != 0;
+      if (failed && !end) end = Clock::now() + grace;
     }
     if (!running) return stop;
     for (Rank& rank : ranks) {
@@ -153,10 +166,12 @@ std::string message_of(int number, const Rank& rank, const MeetingFolder& folder
                        grace.count());
   }
   if (status > ChildProcess::kSignal) {
-    return fmt::format(
-        "was ended by signal {}; if nobody sent it, memory ran out: lower --ranks, "
-        "or raise accumulate in the task; continue with --resume",
-        status - ChildProcess::kSignal);
+    const int signal = status - ChildProcess::kSignal;
+    const char* const why = signal == SIGKILL
+                                ? "; if nobody sent it, memory ran out: lower --ranks, or raise "
+                                  "accumulate in the task; continue with --resume"
+                                : "; continue with --resume";
+    return fmt::format("was ended by signal {}{}", signal, why);
   }
   if (number == 0) return {};  // it has written to this process's own standard error
   constexpr std::size_t kMost = 4000;
@@ -196,7 +211,8 @@ void launch_ranks(const LaunchOptions& options) {
     if (rank.status == 0) continue;
     failed = true;
     const std::string text = message_of(number, rank, folder, grace);
-    if (!text.empty() && !(stopped && number > 0)) messages[text].push_back(number);
+    const bool asked = stopped && (number > 0 || rank.status == ChildProcess::kSignal + SIGTERM);
+    if (!text.empty() && !asked) messages[text].push_back(number);
   }
   for (const auto& [text, numbers] : messages) {
     fmt::print(stderr, "rode: rank {}: {}\n", fmt::join(numbers, ", "), text);

@@ -60,6 +60,8 @@ struct Trainer::Impl {
   Json result(const char* status);
   TrainOutcome interrupted() {
     save();
+    // No rank ends before rank 0 has written: whoever started the ranks may end the others then.
+    (void)ranks.any(false);
     return {TrainStatus::interrupted, state.step, {}};
   }
   TrainOutcome run();

@@ -208,6 +208,8 @@ class Rode:
     def _pull(self, rho, target, gamma, w):
         """What the logarithm of a radius below the target gains while the direction turns."""
         o = self.o
+        if o["lr_rho"] == 0:
+            return 0.0
         angle = o["lr"] * gamma * (1 if o["scale"] == "angle" else math.sqrt(min(w.shape)))
         return min(1.0, o["radius_pull"] * angle) * max(0.0, math.log(target / rho))
 
@@ -224,8 +226,8 @@ class Rode:
         a = self.state["radius_avg"][i] = 0.9 * self.state["radius_avg"][i] + 0.1 * s
         b = self.state["radius_avg_sq"][i] = 0.95 * self.state["radius_avg_sq"][i] + 0.05 * s * s
         a_hat, b_hat = a / (1 - 0.9**t), b / (1 - 0.95**t)
-        outward = o["radius_brake"] if a_hat < 0 else 1.0
-        change = math.exp(pull - outward * o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"]))
+        step = pull - o["lr_rho"] * a_hat / (math.sqrt(b_hat) + o["eps"])
+        change = math.exp(step * (o["radius_brake"] if step > 0 else 1.0))
         return float(rho * max(change, o["floor"]))
 
     def _kernel(self, x, u):
