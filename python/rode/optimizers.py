@@ -52,11 +52,10 @@ class RODE(EngineOptimizer):
           radius = fixed         rho' = the norm at construction
           radius_brake           an outward step of rho (learned: -lr_rho s > 0; adaptive: the exponent)
                                  is multiplied by it
-          radius_pull            the exponent of an adaptive radius below N = sqrt(fan-out), the norm of
-                                 elements of size 1 / sqrt(fan-in), gains min(1, radius_pull * phi)
-                                 log(N / rho); phi = lr * gamma, with scale = kernel times
-                                 sqrt(min(fan-out, fan-in)). Not without a direction or with lr_rho = 0,
-                                 nor of a matrix that began at zero
+          radius_pull            the exponent of an adaptive radius below N = sqrt(fan-out) gains min(1,
+                                 radius_pull * phi) log(N / rho); phi = lr * gamma, with scale = kernel
+                                 times sqrt(min(fan-out, fan-in)). Not without a direction, with
+                                 lr_rho = 0, or of a matrix that began at zero
           radius_scope = rows    every row W_i has rho_i, U_i, s_i and rho'_i of its own, and P projects
                                  row by row; N = 1. Newton-Schulz sees the whole matrix, without a
                                  projection inside (needs reproject = final). With m rows, m = fan-out,
@@ -72,11 +71,9 @@ class RODE(EngineOptimizer):
                                  Q <- P(Q); without a direction, v stays
           on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
                                  is the rest's, for good; the state tells it when training goes on
-          on_zero = start        its first start that is not zero, without P, gives it one:
-                                 W' = -theta L D, L = sqrt(m n) times the median root mean square of
-                                 RODE's matrices that are not zero at construction, or, without any,
-                                 1 / sqrt(fan-in); L is state. v advances, the averages of the radius do
-                                 not. Not with direction = fixed, rows or several processes
+          on_zero = start        its first start that is not zero gives it one, W' = -theta L D, with
+                                 L = sqrt(m n) times the median root mean square of RODE's matrices that
+                                 are not zero, without any 1 / sqrt(fan-in); L is state (docs/numerics.md)
           on_zero = hold         it is held, as in Algorithm 1
 
         cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
