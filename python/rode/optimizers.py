@@ -73,7 +73,7 @@ class RODE(EngineOptimizer):
                                  is the rest's, for good; the state tells it when training goes on
           on_zero = start        its first start that is not zero gives it one, W' = -theta L D, with
                                  L = sqrt(m n) times the median root mean square of RODE's matrices that
-                                 are not zero, without any 1 / sqrt(fan-in); L is state (docs/numerics.md)
+                                 are not zero, else 1 / sqrt(fan-in); L is state (docs/numerics.md)
           on_zero = hold         it is held, as in Algorithm 1
 
         cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
