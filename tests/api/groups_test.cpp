@@ -186,6 +186,11 @@ TEST(LiveOptions, TakeEffectAtTheNextStepAsInANewOptimizerWithThisState) {
       const std::string value = test::alternative(info.name, option).value;
       Method method = Method::by_name(info.name);
       if (option.key == "row_beta") method = method.with({{"normalize", "rows"}});
+      if (option.key == "radius_pull") {
+        // The published variants have none: it acts on an adaptive radius.
+        method = method.with(
+            {{"radius", "adaptive"}, {"lr_rho", "0.03"}, {"scale", "angle"}, {"lr", "0.05"}});
+      }
       Model changed, unchanged, fresh;
       Optimizer a(changed.parameters(), method), b(unchanged.parameters(), method);
       changed.run(a, 3);

@@ -35,7 +35,7 @@ const std::map<std::string, std::string> kRode{
     {"momentum", "0.9"},        {"floor", "1e-06"},
     {"eps", "1e-12"},           {"eps_ns", "1e-12"},
     {"snr_min", "0.01"},        {"scale", "kernel"},
-    {"radius_brake", "1"},      {"radius_pull", "0.6"},
+    {"radius_brake", "1"},      {"radius_pull", "0"},
     {"radius_scope", "matrix"}, {"reproject", "guarded"},
     {"direction", "geodesic"},  {"conditioner", "newton_schulz"},
     {"on_zero", "rest"},        {"splits", ""}};
@@ -60,6 +60,7 @@ const std::vector<Row>& defaults() {
   static const std::vector<Row> rows{
       {"rode", of_rode({{"lr", "0.05"},
                         {"scale", "angle"},
+                        {"radius_pull", "0.6"},
                         {"lr_rho", "0.03"},
                         {"lr_rest", "0.002915"},
                         {"snr", "false"},
