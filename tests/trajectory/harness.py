@@ -64,10 +64,15 @@ class Rode:
         self.scratch = Path(scratch)
         self.count = 0
 
+    def program(self, command):
+        """Loading LibTorch takes half a second per call, which steps and data need nothing of."""
+        light = command in ("step", "data") and self.binary == binary_path()
+        return str(step_binary_path() if light else self.binary)
+
     def call(self, *arguments):
         """Runs with the arguments as given; the result carries code, stdout, stderr."""
         return subprocess.run(
-            [str(self.binary), *map(str, arguments)],
+            [self.program(arguments[0] if arguments else ""), *map(str, arguments)],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
