@@ -43,7 +43,7 @@ def test_types_check(tmp_path):
 def test_the_wheel_builds_nothing_that_it_does_not_hold():
     """Of the build that `pip install .` left: what its targets are made from."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}-*"
-    plan = next((ROOT / "build").glob(f"python-{tag}/build.ninja"), None)
+    plan = next((ROOT / "build/python").glob(f"{tag}/build.ninja"), None)
     if plan is None or shutil.which("ninja") is None:
         pytest.skip("no build of `pip install .` with ninja here")
     tomllib = pytest.importorskip("tomllib")
