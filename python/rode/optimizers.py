@@ -78,7 +78,7 @@ class RODE(EngineOptimizer):
 
         cautious_decay is the rest's (rode/optim/adamw.h): matrices have no decay.
         Deviations from the paper: the defaults are not the published ones (scale = angle, adaptive
-        radius, Nesterov, `guarded`, on_zero = rest); preset "paper" (rode-paper, RodeOptions::paper())
+        radius, radius_pull, Nesterov, `guarded`, on_zero = rest); preset "paper" (RodeOptions::paper())
         is Algorithm 1. A start below 2^-23 of its terms (a gradient along W, to rounding) has no
         direction (docs/numerics.md). State: 4 bytes per matrix parameter (momentum), a few scalars per
         matrix or, with radius_scope = rows, per row of the fan-out; with normalize = rows 4 bytes per
