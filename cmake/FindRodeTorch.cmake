@@ -10,6 +10,7 @@
 # Output: RodeTorch_FOUND, RodeTorch_VERSION, RodeTorch_LIBRARY_DIR, target RodeTorch::RodeTorch;
 #         RodeTorch_HAS_C10D, RodeTorch_HAS_GLOO, RodeTorch_HAS_GLOO_HEADERS: what of torch's
 #         distributed engine it was built with, and whether its package has the headers of gloo;
+#         RodeTorch_HAS_NCCL: the same of NCCL; RodeNccl.cmake looks for its headers;
 #         RodeTorch_NOT_FOUND_MESSAGE: why not
 
 include(FindPackageHandleStandardArgs)
@@ -83,6 +84,13 @@ if(RodeTorch_CONFIG_DIR)
   set(RodeTorch_HAS_GLOO_HEADERS FALSE)
   if(EXISTS "${rode_torch_root}/include/gloo/context.h")
     set(RodeTorch_HAS_GLOO_HEADERS TRUE)
+  endif()
+  set(RodeTorch_HAS_NCCL FALSE)
+  if(RodeTorch_HAS_C10D
+     AND rode_torch_definitions MATCHES "USE_C10D_NCCL"
+     AND EXISTS "${RodeTorch_LIBRARY_DIR}/libtorch_cuda.so"
+  )
+    set(RodeTorch_HAS_NCCL TRUE)
   endif()
   if(rode_torch_abi)
     # pip's packages are, up to 2.6; their strings differ from those of this compiler's library.

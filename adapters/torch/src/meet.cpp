@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How processes find each other: a store of c10d's, then a group of gloo over it.
+// How processes find each other: a store of c10d's, then a group of gloo or NCCL over it.
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <thread>
 
 #include <c10/util/Logging.h>
@@ -9,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "gloo_group.h"
+#include "nccl_group.h"
 #include "rode/error.h"
 #include "rode/torch/process_group.h"
 #include "rode/torch/ranks.h"
@@ -81,6 +84,98 @@ void await(c10d::Store& store, const Meeting& meeting) {
                        std::to_string(meeting.rank) + "; start it, or allow more time");
 }
 
+// ---- gloo or NCCL ------------------------------------------------------------------------------
+
+std::string_view backend_name(GroupBackend backend) {
+  switch (backend) {
+    case GroupBackend::gloo: return "gloo";
+    case GroupBackend::nccl: return "nccl";
+    case GroupBackend::automatic: break;
+  }
+  return "auto";
+}
+
+// What a rank tells the others: which backend it was asked for, and its GPU or why NCCL cannot be.
+struct Offer {
+  std::string asked, gpu, obstacle;
+};
+
+Offer own_offer(const Meeting& meeting) {
+  Offer own{std::string(backend_name(meeting.backend)), "", ""};
+  if (meeting.backend == GroupBackend::gloo) return own;
+  own.obstacle = meeting.device < 0 ? "it has no CUDA device" : nccl_obstacle();
+  try {
+    if (own.obstacle.empty()) own.gpu = gpu_identity(meeting.device);
+  } catch (const std::exception& error) {
+    const std::string cause(error.what());
+    own.obstacle = "no CUDA device " + std::to_string(meeting.device) + " (" +
+                   cause.substr(0, cause.find('\n')) + ")";
+  }
+  return own;
+}
+
+// In the order of the ranks.
+std::vector<Offer> exchanged(c10d::Store& store, const Meeting& meeting, const Offer& own) {
+  const auto key = [](int rank) { return "backend/" + std::to_string(rank); };
+  store.set(key(meeting.rank), own.asked + '\n' + own.gpu + '\n' + own.obstacle);
+  std::vector<Offer> all;
+  for (int rank = 0; rank < meeting.size; ++rank) {
+    const std::vector<std::uint8_t> bytes = store.get(key(rank));
+    const std::string text(bytes.begin(), bytes.end());
+    const std::size_t first = text.find('\n'), second = text.find('\n', first + 1);
+    all.push_back({text.substr(0, first), text.substr(first + 1, second - first - 1),
+                   text.substr(second + 1)});
+  }
+  return all;
+}
+
+// Why not all ranks can use NCCL; empty: they can.
+std::string obstacle_of(const std::vector<Offer>& offers) {
+  std::map<std::string, std::size_t> owners;
+  for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+    const Offer& offer = offers[rank];
+    if (!offer.obstacle.empty()) return "rank " + std::to_string(rank) + ": " + offer.obstacle;
+    const auto [owner, fresh] = owners.emplace(offer.gpu, rank);
+    if (!fresh) {
+      return "ranks " + std::to_string(owner->second) + " and " + std::to_string(rank) +
+             " have the same GPU, and NCCL takes one process per GPU";
+    }
+  }
+  return {};
+}
+
+// The same on all ranks, since all of them decide from what all have told.
+bool takes_nccl(c10d::Store& store, const Meeting& meeting) {
+  const std::vector<Offer> offers = exchanged(store, meeting, own_offer(meeting));
+  for (std::size_t rank = 1; rank < offers.size(); ++rank) {
+    if (offers[rank].asked == offers[0].asked) continue;
+    throw no_meeting(ErrorKind::process_group,
+                     "rank " + std::to_string(rank) + " has backend = " + offers[rank].asked +
+                         ", rank 0 has " + offers[0].asked + "; choose the same on every rank");
+  }
+  if (meeting.backend == GroupBackend::gloo) return false;
+  const std::string obstacle = obstacle_of(offers);
+  if (meeting.backend == GroupBackend::nccl && !obstacle.empty()) {
+    throw no_meeting(ErrorKind::unsupported,
+                     "backend = nccl cannot be had: " + obstacle + "; or choose gloo");
+  }
+  return obstacle.empty();
+}
+
+ProcessGroup make_group(const StorePointer& store, const Meeting& meeting) {
+  ProcessGroupOptions options{.timeout = meeting.timeout, .store = store, .device = {}};
+  if (!takes_nccl(*store, meeting)) {
+    const auto own = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
+    return process_group(make_gloo_group(own, meeting.rank, meeting.size, meeting.timeout,
+                                         /*on_this_machine=*/!meeting.file.empty()),
+                         std::move(options));
+  }
+  options.device = c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(meeting.device));
+  const auto own = c10::make_intrusive<c10d::PrefixStore>("nccl", store);
+  return process_group(make_nccl_group(own, meeting.rank, meeting.size, meeting.timeout),
+                       std::move(options));
+}
+
 }  // namespace
 
 ProcessGroup meet(const Meeting& meeting) {
@@ -97,10 +192,7 @@ ProcessGroup meet(const Meeting& meeting) {
     store->setTimeout(meeting.timeout);
     store = c10::make_intrusive<c10d::PrefixStore>("rode/" + meeting.prefix, store);
     await(*store, meeting);
-    const auto backend =
-        make_gloo_group(c10::make_intrusive<c10d::PrefixStore>("gloo", store), meeting.rank,
-                        meeting.size, meeting.timeout, /*on_this_machine=*/!meeting.file.empty());
-    return process_group(backend, {.timeout = meeting.timeout, .store = store});
+    return make_group(store, meeting);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // of sockets, and of a store whose server has ended

@@ -20,6 +20,7 @@ Ranks::Ranks(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Ranks::~Ranks() = default;
 int Ranks::rank() const { refuse(); }
 int Ranks::size() const { refuse(); }
+std::string Ranks::backend() const { refuse(); }
 std::vector<double> Ranks::sum(const std::vector<double>&) { refuse(); }
 void Ranks::add(const std::vector<at::Tensor>&) { refuse(); }
 void Ranks::begin_add(const at::Tensor&) { refuse(); }
@@ -33,5 +34,6 @@ std::int64_t Ranks::calls() const { refuse(); }
 std::int64_t Ranks::bytes() const { refuse(); }
 
 ProcessGroup meet(const Meeting&) { refuse(); }
+bool is_nccl_available() { return false; }
 
 }  // namespace rode::torch

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "rank_words.h"
 #include "rode/error.h"
 #include "rode/torch/process_group.h"
 
@@ -28,21 +30,14 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-// How long after a failure ranks wait for a word of the others, and how often those that wait look
-// whether there has been one.
-constexpr milliseconds kAnswer(3000), kLook(500), kPause(50);
-std::atomic<int> instances = 0;  // of this process
+constexpr milliseconds kLook(500);  // how often those that wait look whether another has failed
+constexpr std::chrono::microseconds kMoment(20);  // between two looks at a GPU
+std::atomic<int> instances = 0;                   // of this process
 
 std::string first_line(const char* text) {
   const std::string all(text);
   const std::string line = all.substr(0, all.find('\n'));
   return line.substr(0, 160);
-}
-
-std::string listed(const std::vector<int>& ranks) {
-  std::string out;
-  for (const int rank : ranks) out += (out.empty() ? "" : ", ") + std::to_string(rank);
-  return out;
 }
 
 std::string in_seconds(Clock::duration time) {
@@ -60,9 +55,7 @@ struct Ranks::Impl {
   // NCCL takes a GPU's tensors alone, and gloo not in every call.
   c10::Device device = at::kCPU;
   bool gloo = true;
-  // Of words in the store: the same on every rank, because all of them make their groups in the
-  // same order.
-  std::string key;
+  RankWords words;
   std::int64_t calls = 0;
   std::int64_t bytes = 0;
 
@@ -74,13 +67,17 @@ struct Ranks::Impl {
   std::vector<Begun> begun;
   std::string not_begun;  // why the first one that could not begin did not
 
+  // All ranks make their groups in the same order, so that the key of their words is the same.
   Impl(c10::intrusive_ptr<c10d::Backend> given, ProcessGroupOptions given_options)
-      : backend(std::move(given)), options(std::move(given_options)) {
+      : backend(std::move(given)),
+        options(std::move(given_options)),
+        words(options.store, "rode/" + std::to_string(instances++), backend->getRank(),
+              backend->getSize()) {
     if (backend->getBackendName() == "nccl") {
       gloo = false;
-      device = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+      device =
+          options.device ? *options.device : c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
     }
-    key = "rode/" + std::to_string(instances++);
   }
 
   template <class Options>
@@ -105,11 +102,12 @@ struct Ranks::Impl {
     }
   }
 
-  // At most for the time limit. With gloo, whose failures reach a rank's neighbours alone, it ends
-  // soon after another rank has failed; NCCL's own threads see to that.
+  // At most for the time limit. It ends soon after another rank has failed: gloo's failures reach a
+  // rank's neighbours alone, and a GPU may wait for ever.
   void wait(c10d::Work& work, Clock::time_point began) {
     if (!gloo) {
-      options.timeout ? work.wait(*options.timeout) : work.wait();
+      if (options.timeout) wait_for_device(work, began);
+      work.wait();  // what follows on this thread's stream comes after it
       return;
     }
     for (;;) {
@@ -121,72 +119,40 @@ struct Ranks::Impl {
         work.wait(std::max(milliseconds(1), std::min(kLook, left)));
         return;
       } catch (const std::exception&) {
-        if (work.isCompleted() || left <= kLook || has_failed()) throw;
+        if (work.isCompleted() || left <= kLook || words.has_failed(calls)) throw;
       }
     }
   }
 
-  std::string word(int rank) const {
-    return key + "/" + std::to_string(calls) + "/" + std::to_string(rank);
+  // By itself c10d's wait for NCCL has no limit here, or looks once in a millisecond.
+  void wait_for_device(c10d::Work& work, Clock::time_point began) {
+    Clock::time_point looked = began;
+    while (!work.isCompleted()) {
+      const Clock::time_point now = Clock::now();
+      if (now - began >= *options.timeout) throw std::runtime_error("it took too long");
+      if (now - looked >= kLook) {
+        if (words.has_failed(calls)) throw std::runtime_error("it failed on another rank");
+        looked = now;
+      }
+      std::this_thread::sleep_for(kMoment);
+    }
   }
 
-  std::string left(int rank) const { return key + "/left/" + std::to_string(rank); }
-
-  // Whether another rank has left a word that this call failed there, or that it ends.
-  bool has_failed() const {
-    if (!options.store) return false;
+  // Kernels of NCCL that wait for a rank which is gone would keep the device, and with it the end
+  // of this process.
+  void end_kernels() noexcept {
+    const auto abort = [](auto& any) {
+      if constexpr (requires { any.abort(); }) any.abort();  // newer versions of LibTorch alone
+    };
     try {
-      for (int rank = 0; rank < backend->getSize(); ++rank) {
-        if (options.store->check({word(rank)}) || options.store->check({left(rank)})) return true;
-      }
-      return false;
-    } catch (const std::exception&) {  // its server has ended
-      return true;
+      if (!gloo) abort(*backend);
+    } catch (...) {  // the first error says more
     }
   }
 
-  // Ranks that have left word why they end, with it.
-  std::string reasons() const {
-    std::string out;
-    for (int rank = 0; rank < backend->getSize(); ++rank) {
-      if (rank == backend->getRank() || !options.store->check({left(rank)})) continue;
-      const std::vector<std::uint8_t> why = options.store->get(left(rank));
-      out += (out.empty() ? "rank " : "; rank ") + std::to_string(rank) +
-             " has ended: " + std::string(why.begin(), why.end());
-    }
-    return out;
-  }
-
-  // Ranks that write nothing into the store, as every rank does whose call has failed. Throws where
-  // the store is gone.
-  std::vector<int> absent() const {
-    std::vector<int> missing;
-    for (int rank = 0; rank < backend->getSize(); ++rank) missing.push_back(rank);
-    const Clock::time_point end = Clock::now() + kAnswer;
-    while (!missing.empty() && Clock::now() < end) {
-      std::erase_if(missing, [this](int rank) { return options.store->check({word(rank)}); });
-      std::this_thread::sleep_for(kPause);
-    }
-    return missing;
-  }
-
-  Error broken(const char* what, Clock::duration time, const char* cause) const {
-    std::string who = "one has ended, or waits elsewhere";
-    if (options.store) {
-      try {
-        options.store->set(word(backend->getRank()), "failed");
-        const std::string told = reasons();
-        const std::vector<int> missing = told.empty() ? absent() : std::vector<int>();
-        who = !told.empty() ? told
-              : missing.empty()
-                  ? "all ranks answered afterwards, so one was late or in another call"
-                  : "rank " + listed(missing) + " of " + std::to_string(backend->getSize()) +
-                        " does not answer: it has ended, or waits elsewhere";
-      } catch (const std::exception&) {
-        who =
-            "the store of the process group, which rank 0 keeps, does not answer: rank 0 has ended";
-      }
-    }
+  Error broken(const char* what, Clock::duration time, const char* cause) {
+    const std::string who = words.who_failed(calls);
+    end_kernels();
     return Error(ErrorKind::process_group, "process group",
                  std::string(what) + " on rank " + std::to_string(backend->getRank()) +
                      " failed after " + in_seconds(time) + ": " + who + " (" + first_line(cause) +
@@ -219,6 +185,7 @@ Ranks::~Ranks() = default;
 
 int Ranks::rank() const { return impl_->backend->getRank(); }
 int Ranks::size() const { return impl_->backend->getSize(); }
+std::string Ranks::backend() const { return impl_->backend->getBackendName(); }
 std::int64_t Ranks::calls() const { return impl_->calls; }
 std::int64_t Ranks::bytes() const { return impl_->bytes; }
 
@@ -281,10 +248,7 @@ void Ranks::finish() {
 
 void Ranks::leave(const std::string& why) noexcept {
   try {
-    constexpr std::size_t kMost = 1000;
-    if (impl_->options.store) {
-      impl_->options.store->set(impl_->left(rank()), why.substr(0, kMost));
-    }
+    impl_->words.leave(why);
   } catch (...) {  // the store has ended: the others will find that themselves
   }
 }

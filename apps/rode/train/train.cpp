@@ -257,6 +257,11 @@ void add_train_command(CLI::App& app) {
                    "optimizer's state; under torchrun its processes are the ranks")
       ->check(whole_number(1, kMaxThreads));
   command
+      ->add_option("--ranks-backend", options.ranks_backend,
+                   "what carries the messages of ranks: nccl from GPU to GPU, gloo through the "
+                   "host, or auto (default): nccl where every rank has a GPU of its own")
+      ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
+  command
       ->add_option("--timeout", options.timeout_seconds,
                    "seconds to wait for another rank before the run ends (default 1800)")
       ->check(whole_number(1, kMaxSeconds));

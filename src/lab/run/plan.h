@@ -44,6 +44,7 @@ struct TrainOptions {
   bool tensorboard = true;
   // Several processes: with those that RANK, WORLD_SIZE and so on name, as torchrun sets them.
   bool meet = false;
+  std::string ranks_backend = "auto";              // what carries their messages: auto, gloo, nccl
   std::int64_t timeout_seconds = kDefaultTimeout;  // of each wait for another process
 };
 

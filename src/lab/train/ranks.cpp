@@ -9,6 +9,8 @@
 #include <limits>
 #include <map>
 
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <nlohmann/json.hpp>
 
 #include "lab/run/rank_rules.h"
@@ -27,6 +29,22 @@ int local_rank(int rank) {
                 std::string("LOCAL_RANK = '") + text + "'; expected a whole number from 0 to RANK");
   }
   return static_cast<int>(value);
+}
+
+// The device that the session will take; -1: none, and whether that is an error is said when all
+// ranks can hear it.
+int device_of(const std::string& name, int local) {
+  if (name == "cpu" || !at::globalContext().hasCUDA()) return -1;
+  return local < c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() ? local : -1;
+}
+
+rode::torch::GroupBackend backend_of(const std::string& name) {
+  using rode::torch::GroupBackend;
+  if (name == "auto") return GroupBackend::automatic;
+  if (name == "gloo") return GroupBackend::gloo;
+  if (name == "nccl") return GroupBackend::nccl;
+  throw Error(ErrorKind::invalid_argument, "train",
+              "ranks_backend = '" + name + "'; expected auto, gloo or nccl");
 }
 
 Json matrix_json(const MatrixDiagnostics& m) {
@@ -138,6 +156,8 @@ RunRanks open_ranks(const TrainOptions& options) {
   if (meeting.size == 1) return {};
   meeting.timeout = std::chrono::seconds(options.timeout_seconds);
   const int local = local_rank(meeting.rank);
+  meeting.backend = backend_of(options.ranks_backend);
+  meeting.device = device_of(options.device, local);
   return {rode::torch::meet(meeting), local};
 }
 

@@ -61,7 +61,10 @@ void Trainer::Impl::begin() {
   folder.create();
   take_lock();
   run["environment"] = describe_environment(session.device());
-  if (!ranks.alone()) run["environment"]["ranks"] = ranks.count();
+  if (!ranks.alone()) {
+    run["environment"]["ranks"] = ranks.count();
+    run["environment"]["ranks_backend"] = ranks.group()->backend();
+  }
   run["environment"]["data"] = digest_data(options.task, options.data_folder);
   folder.start(run, options.overwrite);
 }

@@ -23,6 +23,9 @@ struct ProcessGroupOptions {
   // Where ranks whose call has failed leave word, so that the others can name those that have not.
   // Null: errors tell what c10d does, and end after the timeout.
   c10::intrusive_ptr<c10d::Store> store = {};
+  // Of NCCL, which takes a GPU's tensors alone: where messages from the host's memory pass through.
+  // Unset: the current device.
+  std::optional<c10::Device> device = {};
 };
 
 ProcessGroup process_group(const c10::intrusive_ptr<c10d::Backend>& backend,

@@ -13,9 +13,9 @@
 
 namespace rode::torch {
 
-// This process among those of a group. Every call except rank, size, leave and the counts is one of
-// all ranks, waits for a limited time, and throws an Error{process_group} that names the ranks
-// which do not answer; the group is unusable then.
+// This process among those of a group. Every call except rank, size, backend, leave and the counts
+// is one of all ranks, waits for a limited time, and throws an Error{process_group} that names the
+// ranks which do not answer; the group is unusable then.
 class Ranks {
  public:
   struct Impl;
@@ -26,6 +26,7 @@ class Ranks {
 
   int rank() const;
   int size() const;
+  std::string backend() const;  // gloo, nccl or another of c10d's
 
   std::vector<double> sum(const std::vector<double>& values);
   // In place, number by number; all of them are on their way before one is waited for.
@@ -58,6 +59,13 @@ class Ranks {
 // Null: one process, which shares nothing.
 using ProcessGroup = std::shared_ptr<Ranks>;
 
+// What carries the messages of a group, by torch's names.
+enum class GroupBackend {
+  automatic,  // nccl where every rank has a GPU of its own and was built with NCCL, else gloo
+  gloo,       // through the host's memory, over sockets
+  nccl,       // from GPU to GPU
+};
+
 // Where processes meet.
 struct Meeting {
   int rank = 0;
@@ -72,11 +80,17 @@ struct Meeting {
   std::string prefix = {};
   // Of each wait: for the others to come, and of every call.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  // The same on all ranks. nccl is refused on all of them where one cannot have it.
+  GroupBackend backend = GroupBackend::automatic;
+  int device = -1;  // the CUDA device of this rank's parameters; -1: none
 };
 
-// A group of c10d's gloo, for programs that have none: CPUs, sockets. Throws where a rank does not
-// come in time and names it, and where LibTorch was built without gloo.
+// A group of c10d's gloo or NCCL, for programs that have none. Throws where a rank does not come in
+// time and names it, and where LibTorch was built without what is asked for.
 ProcessGroup meet(const Meeting& meeting);
+// Whether groups of NCCL can be made: LibTorch was built with it, and its headers were found when
+// this was.
+bool is_nccl_available();
 // RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them; size 1 where there are
 // none. Throws where some are missing or are not numbers.
 Meeting meeting_from_environment();
