@@ -28,6 +28,14 @@ def _limit(timeout: Any) -> timedelta | None:
     raise Error(f"[process group] timeout = {timeout!r}; expected seconds above 0, or a timedelta")
 
 
+def _backend(group: Any, kind: str) -> str:
+    """The name of the group's backend for tensors of a kind of device; empty where it has none."""
+    try:
+        return str(group._get_backend(torch.device(kind)).name())
+    except RuntimeError:
+        return ""
+
+
 class Ranks:
     """This process among those of a group."""
 
@@ -46,9 +54,12 @@ class Ranks:
             )
         self.rank: int = dist.get_rank(self._group)
         self.size: int = dist.get_world_size(self._group)
-        # NCCL takes a GPU's tensors alone, and gloo not in every call.
-        self._nccl = "nccl" in str(dist.get_backend(self._group)) and torch.cuda.is_available()
-        place = ("cuda", torch.cuda.current_device()) if self._nccl else ("cpu",)
+        # NCCL takes a GPU's tensors alone, and gloo not in every call. A group may have both, as
+        # init_process_group() without a backend makes it: the host's tensors then go by gloo, so
+        # that they need no GPU for each process.
+        self._nccl = torch.cuda.is_available() and _backend(self._group, "cuda") == "nccl"
+        gpu_alone = self._nccl and not _backend(self._group, "cpu")
+        place = ("cuda", torch.cuda.current_device()) if gpu_alone else ("cpu",)
         self._device = torch.device(*place)
         name = str(getattr(self._group, "group_name", ""))
         _made[name] = _made.get(name, 0) + 1
@@ -66,7 +77,7 @@ class Ranks:
 
     def gather(self, part: torch.Tensor) -> torch.Tensor:
         """Bytes of equal length from every rank, one row each."""
-        part = part.to(self._device)
+        part = self._placed(part)
         out = part.new_empty(self.size * part.numel())
         # The name of torch 2.13; the other one is deprecated there.
         collect = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -80,7 +91,7 @@ class Ranks:
     def exchange(self, send: torch.Tensor, sent: list[int], expected: list[int]) -> torch.Tensor:
         """Bytes to every rank, one after the other, `sent` of them to each; returns those that the
         ranks have sent here."""
-        send = send.to(self._device)
+        send = self._placed(send)
         out = send.new_empty(sum(expected))
         self._run(
             "exchange",
@@ -115,6 +126,10 @@ class Ranks:
         dist.gather_object(what, out if here else None, dst=root, group=self._group)
         return out if here else None
 
+    def _placed(self, given: torch.Tensor) -> torch.Tensor:
+        """Where the group's backend takes it."""
+        return given if given.is_cuda and self._nccl else given.to(self._device)
+
     # ---- Failures ---------------------------------------------------------------------------
 
     def _run(self, what: str, given: torch.Tensor, start: Callable[[], Any]) -> None:
@@ -122,14 +137,14 @@ class Ranks:
         self.bytes += given.numel() * given.element_size()
         began = time.monotonic()
         try:
-            self._wait(start(), began)
+            self._wait(start(), began, given.is_cuda)
         except RuntimeError as error:  # c10d's own are of this kind
             raise self._broken(what, time.monotonic() - began, error) from error
 
-    def _wait(self, work: Any, began: float) -> None:
+    def _wait(self, work: Any, began: float, nccl: bool) -> None:
         """At most for the time limit. With gloo, whose failures reach a rank's neighbours alone, it
         ends soon after another rank has failed; NCCL's own threads see to that."""
-        if self._nccl:
+        if nccl:
             work.wait(*([] if self._limit is None else [self._limit]))
             return
         limit = math.inf if self._limit is None else self._limit.total_seconds()

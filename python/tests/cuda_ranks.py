@@ -84,6 +84,17 @@ def train(kind, factor=1.0, **more):
     return on_host(params)
 
 
+def train_on_host(group):
+    """With a group that has both backends, of which NCCL would refuse two processes on one GPU."""
+    params = {name: torch.nn.Parameter(p.detach().cpu()) for name, p in parameters().items()}
+    optimizer = make("RODE", params, process_group=group)
+    for t in range(3):
+        for name, grad in values(10 + t).items():
+            params[name].grad = grad.cpu()
+        optimizer.step()
+    return on_host(params)
+
+
 def on_host(params):
     return {name: p.detach().cpu() for name, p in params.items()}
 
@@ -182,7 +193,9 @@ def process(rank, folder):
 
     # Not init_device_mesh, which would make a group of NCCL: that takes one process per GPU.
     mesh = DeviceMesh.from_group(dist.group.WORLD, DEVICE)
+    both = dist.new_group(backend=f"cpu:gloo,cuda:{'nccl' if DEVICE == 'cuda' else 'gloo'}")
     results = {
+        "host": train_on_host(both),
         "steps": {kind: train(kind, process_group=True) for kind in KINDS},
         "bad": step_badly(rank),
         "whole": {

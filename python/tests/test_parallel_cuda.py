@@ -21,6 +21,7 @@ from cuda_ranks import (
     WORLD,
     placed_values,
     train,
+    train_on_host,
     train_placed,
     values,
 )
@@ -105,6 +106,13 @@ def check_placed(parts, kind, layout, products):
         found = whole(parts, name, LAYOUTS[layout])
         worst[name] = compare(found, value, other[name], start[name], 2 * tol)
     print(kind, layout, worst)
+
+
+def test_the_hosts_tensors_go_by_gloo_where_a_group_has_both(ranks):
+    expected = train_on_host(None)
+    for found in ranks:
+        for name, value in found["host"].items():
+            assert torch.equal(value, expected[name]), name
 
 
 def test_nan_on_one_rank_is_refused_on_both(ranks):
