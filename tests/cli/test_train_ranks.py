@@ -92,7 +92,9 @@ def test_ranks_give_the_curve_and_the_folder_of_one_process(rode, task, tmp_path
         alone = json.loads((one / "result.json").read_text())
         assert result["ranks"] == int(count)
         assert result["state_bytes"] == alone["state_bytes"]
-        assert json.loads((out / "run.json").read_text())["environment"]["ranks"] == int(count)
+        environment = json.loads((out / "run.json").read_text())["environment"]
+        assert environment["ranks"] == int(count)
+        assert environment["ranks_backend"] == "gloo"  # on CPUs
 
 
 def test_saved_on_four_ranks_resumes_on_two_and_on_one(rode, task, tmp_path):
@@ -152,6 +154,15 @@ def test_a_batch_that_cannot_be_divided_is_refused_with_a_remedy(rode, task, tmp
     assert "--ranks 2" in done.stderr and "--set train.batch=9" in done.stderr
     assert not (tmp_path / "out").exists()
     assert done.stderr.count("rode: error") == 1
+
+
+def test_nccl_is_refused_where_ranks_have_no_gpu(rode, task, tmp_path):
+    with_nccl = ("--device", "cpu", "--ranks-backend", "nccl")
+    done = rode.call(*words(task, tmp_path / "out", "--ranks", 2, *with_nccl))
+    assert done.returncode == FAILED
+    assert "backend = nccl cannot be had: rank 0: it has no CUDA device" in done.stderr
+    assert done.stderr.count("cannot be had") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_words_and_environment_that_disagree_are_refused(rode, task, tmp_path, monkeypatch):

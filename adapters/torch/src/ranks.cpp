@@ -165,13 +165,13 @@ struct Ranks::Impl {
     run("gather", {given}, [&](std::size_t) {
       return backend->_allgather_base(out, given, limited<c10d::AllgatherOptions>());
     });
-    return out.view({backend->getSize(), -1}).to(at::kCPU);
+    return out.view({backend->getSize(), -1});
   }
 
   // The text of this rank, filled up to the longest; and the lengths of all.
   at::Tensor padded(const std::string& text, std::vector<std::int64_t>& lengths) {
     const auto length = static_cast<std::int64_t>(text.size());
-    const at::Tensor all = gathered(at::full({1}, length, at::kLong));
+    const at::Tensor all = gathered(at::full({1}, length, at::kLong)).to(at::kCPU);
     const std::int64_t* const data = all.const_data_ptr<std::int64_t>();
     lengths.assign(data, data + all.numel());
     at::Tensor out = at::zeros({*std::ranges::max_element(lengths)}, at::kByte);
@@ -257,7 +257,7 @@ at::Tensor Ranks::gather(const at::Tensor& bytes) { return impl_->gathered(bytes
 
 std::vector<std::string> Ranks::tell(const std::string& text) {
   std::vector<std::int64_t> lengths;
-  const at::Tensor rows = impl_->gathered(impl_->padded(text, lengths));
+  const at::Tensor rows = impl_->gathered(impl_->padded(text, lengths)).to(at::kCPU);
   std::vector<std::string> out;
   for (std::int64_t r = 0; r < rows.size(0); ++r) {
     const at::Tensor row = rows.select(0, r).contiguous();

@@ -263,8 +263,11 @@ std::vector<int> EngineOptimizer::Share::exchange(bool failed) {
     if (begin == 0) part[0].fill_(failed ? 1 : 0);
     for (const auto& [index, piece] : own_) moving.read(*piece, part, begin);
     const at::Tensor rows = ranks_->gather(part);
-    for (int rank = 0; begin == 0 && rank < ranks_->size(); ++rank) {
-      if (rows[rank].const_data_ptr<std::uint8_t>()[0] != 0) out.push_back(rank);
+    if (begin == 0) {
+      const at::Tensor statuses = rows.select(1, 0).contiguous().to(at::kCPU);
+      for (int rank = 0; rank < ranks_->size(); ++rank) {
+        if (statuses.const_data_ptr<std::uint8_t>()[rank] != 0) out.push_back(rank);
+      }
     }
     const at::Tensor here = rows.to(device);
     for (const SharePiece& piece : plan_.pieces) {

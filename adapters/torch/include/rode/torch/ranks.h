@@ -36,7 +36,7 @@ class Ranks {
   // the same tensors in the same order, and calls nothing else before finish().
   void begin_add(const at::Tensor& tensor);
   void finish();
-  // Bytes of equal length from every rank, one row each, on the host.
+  // Bytes of equal length from every rank, one row each: on the host, with NCCL on its device.
   at::Tensor gather(const at::Tensor& bytes);
   // What every rank tells, in the order of the ranks.
   std::vector<std::string> tell(const std::string& text);
