@@ -140,6 +140,13 @@ struct ElementJob : JobBase {
   std::int64_t* step = nullptr;        // null where the rule does not count
 };
 
+// Whether every row of the fan-out has a radius of its own.
+inline bool has_row_radius(const RodeJob& job) {
+  return job.constants->radius_scope == RadiusScope::rows;
+}
+inline bool has_row_radius(const MuonJob& job) { return job.constants->muown.on; }
+inline bool has_row_radius(const JobBase&) { return false; }
+
 // Rows, columns and stride of any job's weights.
 inline Geometry geometry_of(const RodeJob& job) { return job.geometry; }
 inline Geometry geometry_of(const MuonJob& job) { return job.geometry; }

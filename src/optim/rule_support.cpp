@@ -254,15 +254,10 @@ void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& optio
 
 void check_row_radius(std::string_view rule, std::string_view what, std::string_view remedy,
                       const EngineOptions& engine) {
-  if (engine.phases) {
-    throw Error(ErrorKind::unsupported, rule,
-                fmt::format("{} with EngineOptions::phases; radii of rows are written as they are "
-                            "computed; {}, or call step() without phases",
-                            what, remedy));
-  }
-  if (engine.device != Device::cuda) return;
+  if (!engine.phases) return;
   throw Error(ErrorKind::unsupported, rule,
-              fmt::format("{} on CUDA; radii of rows exist on the CPU only; {}, or step on the CPU",
+              fmt::format("{} with EngineOptions::phases; radii of rows are written as they are "
+                          "computed; {}, or call step() without phases",
                           what, remedy));
 }
 

@@ -191,8 +191,8 @@ struct NewtonSchulzOptions {
 // the Gram form only in fp32.
 void check_newton_schulz(std::string_view rule, const NewtonSchulzOptions& options,
                          const EngineOptions& engine);
-// The CUDA kernels have no radii of rows: throws there, in the words of `what` asks for them and of
-// the `remedy`.
+// Radii of rows have no phases: throws there, in the words of `what` asks for them and of the
+// `remedy`.
 void check_row_radius(std::string_view rule, std::string_view what, std::string_view remedy,
                       const EngineOptions& engine);
 

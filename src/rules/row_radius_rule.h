@@ -67,22 +67,46 @@ RODE_HOST_DEVICE inline RodeScalars rode_row_scalars(const RodeConstants& c,
   return r;
 }
 
-// A row that is held has no direction: its buffer accumulates, unprojected.
-RODE_HOST_DEVICE inline RowForm rode_row_form(const RodeConstants& c, const RodeScalars& whole,
-                                              const RodeTangent& row) {
-  if (row.held) return {c.momentum, 1, 0, 0, 0, 0};
-  return {c.momentum,
-          1,
-          -c.momentum * row.bu / row.rho,
-          whole.start_b,
-          whole.start_g,
-          -(whole.start_b + whole.start_g) * row.s / row.rho};
+// Counts a step of the radii, where their rule counts: from 1, 0 elsewhere.
+RODE_HOST_DEVICE inline double rode_row_step(const RodeConstants& c, const RodeScalars& whole,
+                                             std::int64_t* step) {
+  const bool counts = c.radius == Radius::adaptive && !whole.held;
+  return counts ? static_cast<double>(++*step) : 0;
 }
 
 // The state of row i.
 RODE_HOST_DEVICE inline RodeScalarState row_state(const RodeScalarState& state, std::int64_t i) {
   const auto at = [&](float* first) { return first == nullptr ? nullptr : first + i; };
   return {nullptr, at(state.radius), at(state.radius_avg), at(state.radius_avg_sq), nullptr};
+}
+
+// rho' of a row; t is rode_row_step(), `state` the row's, which is advanced.
+RODE_HOST_DEVICE inline double rode_row_radius(const RodeConstants& c, double multiplier,
+                                               const RodeScalars& whole, const RadiusTarget& target,
+                                               const RodeTangent& row, double t,
+                                               const RodeScalarState& state) {
+  if (row.held) return row.rho;
+  const double rate = whole.direction ? multiplier * c.lr * whole.gamma : 0;
+  const double pull = radius_pull(c, rate, target, row.rho);
+  return next_radius(c, multiplier, row.rho, row.s, t, pull, state);
+}
+
+// A row that is held has no direction: its buffer accumulates, unprojected. `target` is the norm
+// that the start of the whole matrix should have.
+RODE_HOST_DEVICE inline RowForm rode_row_form(const RodeConstants& c, const RodeScalars& whole,
+                                              const RodeTangent& row, double target) {
+  if (row.held) return {c.momentum, 1, 0, 0, 0, 0};
+  return {c.momentum,
+          1,
+          -c.momentum * row.bu / row.rho,
+          whole.start_b * target,
+          whole.start_g * target,
+          -(whole.start_b + whole.start_g) * row.s / row.rho * target};
+}
+
+// t_w of O_i = X_i - t_w W_i (row_rule.h): every row has a tangent space of its own.
+RODE_HOST_DEVICE inline double row_tangent_factor(const RowSums& row) {
+  return row.ww > 0 ? tangent_factor(row) : 0;
 }
 
 // The coefficients of one row; `scale` is the angle per lr and norm of the row, f the factor of its
@@ -101,6 +125,18 @@ RODE_HOST_DEVICE inline RowWrite<double> rode_row_write(const RodeConstants& c, 
   const MatrixWrite write = rode_write(c, multiplier, scale, own, sums);
   qq += write.q * write.q;
   return {write.w, f * write.x};
+}
+
+// Of all rows, for diagnostics: the norm, from the sum of rode_row_write(), and the root mean
+// square of the angles.
+RODE_HOST_DEVICE inline MatrixWrite rode_rows_written(const RodeConstants& c, double multiplier,
+                                                      double scale, const RodeScalars& whole,
+                                                      double qq, std::int64_t count) {
+  MatrixWrite write;
+  write.q = std::sqrt(qq);
+  write.theta = multiplier * c.lr * scale * whole.gamma * write.q /
+                std::sqrt(static_cast<double>(count));
+  return write;
 }
 
 // ---- Muown ----------------------------------------------------------------------------
@@ -154,7 +190,14 @@ RODE_HOST_DEVICE inline MuownRow muown_row(const MuonConstants& c, double multip
   return r;
 }
 
-// `divisor` is what the start of the whole matrix is divided by; 0: there is no direction.
+// What the start of the whole matrix is divided by, so that its norm is at most `target`; 0: there
+// is no direction. `start` is the sum over the rows.
+RODE_HOST_DEVICE inline double muown_divisor(const MuonConstants& c, double start, double target) {
+  const double norm = std::sqrt(start), divisor = norm + c.eps;
+  return norm > 0 && divisor > kLeastDivisor ? divisor / target : 0;
+}
+
+// `divisor` is muown_divisor().
 RODE_HOST_DEVICE inline RowForm muown_row_form(const MuonConstants& c, const MuownRow& r,
                                                double divisor) {
   if (r.held) return {c.momentum, 0, 0, 0, 0, 0};

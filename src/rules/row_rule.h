@@ -45,13 +45,18 @@ RODE_HOST_DEVICE inline RowPlan row_plan(const RodeConstants& c, bool starts) {
   return {c.row_beta, !starts, !starts};
 }
 RODE_HOST_DEVICE inline RowPlan row_plan(const MuonConstants& c) {
-  return {c.row_beta, constrained(c), false};
+  return {c.row_beta, constrained(c) || c.muown.on, false};
 }
 
 // Over one row of the iterate and of the weight; the last two only where W is needed.
 struct RowSums {
   double xx = 0, xw = 0, ww = 0;
 };
+
+// Those of scale X.
+RODE_HOST_DEVICE inline RowSums scaled(const RowSums& sums, double scale) {
+  return {scale * scale * sums.xx, scale * sums.xw, sums.ww};
+}
 
 // t_w of O = X - t_w W, from the sums over all rows.
 RODE_HOST_DEVICE inline double tangent_factor(const RowSums& whole) { return whole.xw / whole.ww; }

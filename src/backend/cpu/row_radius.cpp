@@ -207,15 +207,15 @@ struct RowStep {
   }
 };
 
-// The factors F of normalize = rows; every row has a tangent space of its own.
+// The factors F of normalize = rows.
 void normalize(const RodeJob& job, std::int64_t count, const RowScratch& scratch) {
   const auto length = static_cast<double>(rules::row_length(job.geometry, job.rows.columns));
   rules::RowTotals totals;
   for (std::int64_t i = 0; i < count; ++i) {
     const rules::RowSums& sums = scratch.sums[i];
-    const double t_w = sums.ww > 0 ? rules::tangent_factor(sums) : 0;
     scratch.factors[i] =
-        rules::advance_row(job.constants->row_beta, sums, t_w, length, job.rows.avg_sq[i], totals);
+        rules::advance_row(job.constants->row_beta, sums, rules::row_tangent_factor(sums), length,
+                           job.rows.avg_sq[i], totals);
   }
   const double scale = rules::row_scale(totals);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -240,24 +240,15 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
   rules::RodeScalars& whole = job.scalars;
   whole = rules::rode_row_scalars(c, job.products, totals, job.state.snr_norm);
 
-  const bool counts = c.radius == Radius::adaptive && !whole.held;
-  const double t = counts ? static_cast<double>(++*job.state.step) : 0;
+  const double t = rules::rode_row_step(c, whole, job.state.step);
   double next_squared = 0;
   const double target = rules::start_target(c.coefficients, rules::iterates(c));
   for (std::int64_t i = 0; i < count; ++i) {
     const rules::RodeTangent& row = work[i].tangent;
-    work[i].next = row.rho;
-    if (!row.held) {
-      const double rate = whole.direction ? context.multiplier * c.lr * whole.gamma : 0;
-      const double pull = rules::radius_pull(c, rate, job.target, row.rho);
-      work[i].next = rules::next_radius(c, context.multiplier, row.rho, row.s, t, pull,
-                                        rules::row_state(job.state, i));
-    }
+    work[i].next = rules::rode_row_radius(c, context.multiplier, whole, job.target, row, t,
+                                          rules::row_state(job.state, i));
     next_squared += work[i].next * work[i].next;
-    work[i].form = rules::rode_row_form(c, whole, row);
-    work[i].form.start_b *= target;
-    work[i].form.start_g *= target;
-    work[i].form.start_w *= target;
+    work[i].form = rules::rode_row_form(c, whole, row, target);
   }
   if (!whole.held) whole.rho_next = std::sqrt(next_squared);
 
@@ -277,10 +268,7 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
     work[i].write = rules::rode_row_write(c, context.multiplier, job.scale, whole, work[i].tangent,
                                           work[i].next, sums, f, qq);
   }
-  // Of all rows: the norm, and the root mean square of the angles.
-  job.write.q = std::sqrt(qq);
-  job.write.theta = context.multiplier * c.lr * job.scale * whole.gamma * job.write.q /
-                    std::sqrt(static_cast<double>(count));
+  job.write = rules::rode_rows_written(c, context.multiplier, job.scale, whole, qq, count);
   rows.write_weights_of(iterate, true);
 }
 
@@ -297,12 +285,12 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
     work[i].muown = rules::muown_row(c, context.multiplier, t, work[i].products, job.own, i);
     start += work[i].muown.start;
   }
-  const double norm = std::sqrt(start), divisor = norm + c.eps;
-  const bool direction = norm > 0 && divisor > rules::kLeastDivisor;
   const double target = rules::start_target(c.coefficients, true);
+  const double divisor = rules::muown_divisor(c, start, target);
   for (std::int64_t i = 0; i < count; ++i) {
-    work[i].form = rules::muown_row_form(c, work[i].muown, direction ? divisor / target : 0);
+    work[i].form = rules::muown_row_form(c, work[i].muown, divisor);
   }
+  const bool direction = divisor > 0;
   float* x = direction ? scratch.floats : nullptr;
   const double reached = rows.form(x);
   const float* iterate =

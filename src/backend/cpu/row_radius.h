@@ -11,11 +11,6 @@ namespace rode::cpu {
 
 struct Scratch;
 
-inline bool has_row_radius(const RodeJob& job) {
-  return job.constants->radius_scope == RadiusScope::rows;
-}
-inline bool has_row_radius(const MuonJob& job) { return job.constants->muown.on; }
-
 void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& scratch,
                  const StepContext& context);
 void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& scratch,

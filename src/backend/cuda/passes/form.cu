@@ -5,9 +5,12 @@
 //          (of a nearly radial gradient the start keeps a small difference);  U = W / ||W||
 //   Muon:  B' = buffer_b B + buffer_g g + buffer_p p;  X_0 = start_b B' + start_g g, in fp32;
 //          U where the rule is constrained; p, the previous gradient of MARS-M, becomes g
+//   rows with radii: as RODE, with coefficients of each row (rules/row_radius_rule.h) and no U
 //
 // Bytes per element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
-// 6, MARS-M 12 and 10; int8 momentum takes 3 off either. ||X_0||^2, of the fp32 numbers, is left
+// 6, MARS-M 12 and 10, rows with radii 12 and 6; int8 momentum takes 3 off either. The coefficients
+// of a row, 48 bytes, come from L1, once per run; where rows are columns of the matrix as stored,
+// once per element. ||X_0||^2, of the fp32 numbers, is left
 // per slice. One block of 256 threads per slice, six blocks per SM; a thread has one run of 16
 // bytes of every array on its way (two of them leave registers for four blocks, which are 4 %
 // slower). A job that does not live is not touched; one without a direction starts from zeros.
@@ -33,6 +36,7 @@ struct Args {
   const std::int32_t* live;
   const MatrixEntry* matrices;
   const MatrixStep* matrix_steps;
+  const rules::RowForm* row_forms;
   double* formed;
 };
 
@@ -70,7 +74,8 @@ __device__ double squares(const float (&x)[kWidth]) {
   return sum;
 }
 
-// An element's buffer and start.
+// An element's buffer and start. of_run() gives the coefficients of the run that begins with an
+// element of the slice.
 struct RodeForm {
   double beta, buffer_w, start_b, start_g, start_w;
   __device__ RodeForm(const MatrixEntry& matrix, const MatrixStep& step)
@@ -79,7 +84,8 @@ struct RodeForm {
         start_b(step.rode.start_b * step.target),
         start_g(step.rode.start_g * step.target),
         start_w(step.rode.start_w * step.target) {}
-  __device__ void operator()(float& b, float g, float w, float& x) const {
+  __device__ const RodeForm& of_run(const Walk&, int) const { return *this; }
+  __device__ void operator()(int, float& b, float g, float w, float& x) const {
     const double gradient = static_cast<double>(g), weight = static_cast<double>(w);
     const double next =
         rules::rode_buffer(static_cast<double>(b), gradient, weight, beta, buffer_w);
@@ -99,9 +105,31 @@ struct MuonForm {
         start_b(static_cast<float>(step.muon.start_b * step.target)),
         start_g(static_cast<float>(step.muon.start_g * step.target)),
         mars(matrix.muon_constants.mars) {}
-  __device__ void operator()(float& b, float g, float third, float& x) const {
+  __device__ const MuonForm& of_run(const Walk&, int) const { return *this; }
+  __device__ void operator()(int, float& b, float g, float third, float& x) const {
     b = rules::muon_buffer(b, g, mars ? third : 0.0F, buffer_b, buffer_g, buffer_p);
     x = rules::muon_start(b, g, start_b, start_g);
+  }
+};
+
+// kColumns: the fan-out's rows are the columns of the matrix as stored. A run stays in one row.
+template <bool kColumns>
+struct RadiiForm {
+  const rules::RowForm* rows;
+
+  struct OfRun {
+    const rules::RowForm* first;
+    __device__ void operator()(int i, float& b, float g, float w, float& x) const {
+      const rules::RowForm own = first[kColumns ? i : 0];
+      const double gradient = static_cast<double>(g), weight = static_cast<double>(w);
+      const double next = rules::row_buffer(own, static_cast<double>(b), gradient, weight);
+      x = static_cast<float>(rules::row_start(own, next, gradient, weight));
+      b = static_cast<float>(next);
+    }
+  };
+  __device__ OfRun of_run(const Walk& slice, int i) const {
+    const Walk::Place place = slice.place(i);
+    return {rows + (kColumns ? place.col : place.row)};
   }
 };
 
@@ -130,8 +158,9 @@ __device__ double form_slice(const JobEntry& job, const SlotWriter& slot, bool v
       decode(t_bits[u], job.third.bf16 != 0, t);
       decode(b_bits[u], job.moments[0].bf16 != 0, b);
       decode(g_bits[u], job.grad.bf16 != 0, g);
+      const auto& own = form.of_run(slice, runs.element(u));
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) form(b[i], g[i], t[i], x[i]);
+      for (int i = 0; i < kWidth; ++i) own(i, b[i], g[i], t[i], x[i]);
       sum += squares(x);
       store(job.moments[0], at[u], b);
       if (keep_gradient) store(job.moments[1], at[u], g);
@@ -168,8 +197,9 @@ __device__ double form_blocks(const JobEntry& job, const SlotWriter& slot, bool 
                     decode(t_bits[u], job.third.bf16 != 0, t);
                     decode_int8(b_bits[u], scale, b[u]);
                     decode(g_bits[u], job.grad.bf16 != 0, g);
+                    const auto& own = form.of_run(slice, runs.element(u));
 #pragma unroll
-                    for (int i = 0; i < kWidth; ++i) form(b[u][i], g[i], t[i], x[i]);
+                    for (int i = 0; i < kWidth; ++i) own(i, b[u][i], g[i], t[i], x[i]);
                     sum += squares(x);
                     if (keep_gradient) store(job.moments[1], at[u], g);
                     const std::int64_t place = slice.at(runs.element(u), slot.stride);
@@ -181,8 +211,14 @@ __device__ double form_blocks(const JobEntry& job, const SlotWriter& slot, bool 
 }
 
 // kInt8: some momentum is. A block of it in registers: fewer threads with more on their way.
-template <bool kInt8>
-__global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 6) form(Args args) {
+// kRadii: the rows of all matrices of the range have radii, and coefficients that need registers.
+constexpr int blocks_per_sm(bool int8, bool radii) {
+  if (radii) return int8 ? 2 : 4;
+  return int8 ? 3 : 6;
+}
+
+template <bool kInt8, bool kRadii>
+__global__ void __launch_bounds__(kSliceThreads, blocks_per_sm(kInt8, kRadii)) form(Args args) {
   // Backwards: what was measured last may still be in L2.
   const SliceEntry entry = args.slices[gridDim.x - 1 - blockIdx.x];
   const JobEntry job = args.jobs[entry.job];
@@ -193,7 +229,7 @@ __global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 6) form(Args args) 
   const SlotWriter slot{matrix.start, matrix.direction, matrix.slot_stride, matrix.slot_dtype,
                         static_cast<float>(step.inverse_norm)};
   const Walk slice(job.rows, job.cols, entry.index);
-  const bool vector = job.slot_vector != 0;
+  const bool vector = job.slot_vector != 0 && (!kRadii || fours_stay_in_rows(job));
   const auto form_with = [&](const auto& rule, bool third, bool keep_gradient) {
     if constexpr (kInt8) {
       if (job.scales != nullptr) {
@@ -210,7 +246,11 @@ __global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 6) form(Args args) 
     return form_slice(job, slot, vector, slice, rule, third, keep_gradient);
   };
   double sum = 0;
-  if (matrix.muon == 0) {
+  if constexpr (kRadii) {
+    const rules::RowForm* rows = args.row_forms + matrix.first_row;
+    sum = matrix.row_columns != 0 ? form_with(RadiiForm<true>{rows}, true, false)
+                                  : form_with(RadiiForm<false>{rows}, true, false);
+  } else if (matrix.muon == 0) {
     sum = form_with(RodeForm(matrix, step), true, false);
   } else {
     const MuonForm rule(matrix, step);
@@ -247,15 +287,25 @@ __global__ void __launch_bounds__(kThreads)
   start_scale[matrix.ns] = moves ? static_cast<float>(correction) : 1.0F;
 }
 
+void launch(void (*kernel)(Args), const StepView& view, SliceRange range, const char* name,
+            cudaStream_t stream) {
+  if (range.count == 0) return;
+  launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
+                   Args{range.slices, view.jobs, view.live, view.matrices, view.matrix_steps,
+                        view.row_forms, view.formed});
+  RODE_CUDA_CHECK_LAUNCH(stream, name);
+}
+
 }  // namespace
 
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream) {
-  if (range.count == 0) return;
-  launch_following(
-      view.int8_matrices != 0 ? form<true> : form<false>, static_cast<unsigned>(range.count),
-      kSliceThreads, stream,
-      Args{range.slices, view.jobs, view.live, view.matrices, view.matrix_steps, view.formed});
-  RODE_CUDA_CHECK_LAUNCH(stream, "form");
+  launch(view.int8_matrices != 0 ? form<true, false> : form<false, false>, view, range, "form",
+         stream);
+}
+
+void launch_form_radii(const StepView& view, SliceRange range, cudaStream_t stream) {
+  launch(view.int8_matrices != 0 ? form<true, true> : form<false, true>, view, range,
+         "form_radii", stream);
 }
 
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,

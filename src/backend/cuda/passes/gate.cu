@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between measuring and updating: sums of jobs, the gate, and every scalar of the step.
 //
-// `total` adds a job's partial sums, one block per job, 48 bytes per slice. `gate` is one block
+// `total` adds a job's partial sums, one block per job, 48 bytes per slice (or per row, where rows
+// have radii; their scalars are made by radii.cu, behind the gate). `gate` is one block
 // over all jobs, because a bad gradient of one may stop them all: verdicts and the decision
 // (rules/gate.h), then the scalars and step counters of the jobs that live. Whatever follows reads
 // `live`; nothing has been changed before.
@@ -26,13 +27,13 @@ constexpr int kGateThreads = 512;  // 128 registers per thread: the scalars are 
 __global__ void __launch_bounds__(kTotalThreads) total(StepView view) {
   follow();
   const JobEntry& job = view.jobs[blockIdx.x];
-  const rules::MatrixProducts* parts = view.measured + job.first_slice;
+  const rules::MatrixProducts* parts = view.measured + job.first_sum;
   rules::MatrixProducts sums;
   if (job.active != 0) {
-    const std::int64_t slices = job.slices;
+    const std::int64_t count = job.sums;
     const bool more = job.measure != Measure::gradient;
 #pragma unroll 4
-    for (std::int64_t c = threadIdx.x; c < slices; c += kTotalThreads) {
+    for (std::int64_t c = threadIdx.x; c < count; c += kTotalThreads) {
       sums.gg += parts[c].gg;
       if (more) {
         sums.tt += parts[c].tt;
@@ -100,7 +101,8 @@ __device__ void prepare_job(const StepView& view, int index, double multiplier,
     MatrixStep& step = view.matrix_steps[index];
     step.sequence = sequence;
     step.state_draws = state_draws;
-    step.moves = 0;  // unless a start is formed
+    step.moves = 0;                  // unless a start is formed
+    if (matrix.radii != 0) return;  // passes/radii.cu
     if (matrix.muon == 0) {
       prepare_rode(matrix, multiplier, step);
     } else {

@@ -14,26 +14,37 @@
 
 namespace rode::cuda {
 
-// measure.cu
+// measure.cu; the second for matrices whose rows have radii.
 void launch_measure(const StepView& view, SliceRange range, cudaStream_t stream);
+void launch_measure_rows(const StepView& view, RowRange rows, cudaStream_t stream);
 // gate.cu: sums of jobs.
 void launch_total(const StepView& view, cudaStream_t stream);
 // gate.cu: the gate, scalars, step counters.
 void launch_gate(const StepView& view, cudaStream_t stream);
-// form.cu: buffers and starts of the matrices of a Newton-Schulz batch.
+// radii.cu: the scalars of matrices whose rows have radii, which the gate leaves alone, and what
+// every row needs for its start.
+void launch_radii(const StepView& view, MatrixRange range, cudaStream_t stream);
+// form.cu: buffers and starts of the matrices of a Newton-Schulz batch; the second where rows have
+// radii.
 void launch_form(const StepView& view, SliceRange range, cudaStream_t stream);
+void launch_form_radii(const StepView& view, SliceRange range, cudaStream_t stream);
 // form.cu: what brings their starts to the wanted norm.
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,
                         cudaStream_t stream);
-// rows.cu: sums of the iterates' rows, averages and factors, of matrices whose rows are normalised.
-void launch_rows(const StepView& view, RowRange rows, MatrixRange matrices,
-                 const float* start_scale, cudaStream_t stream);
-// coefficients.cu: those of their write-back.
+// rows.cu: sums of the iterates' rows; averages and factors of those that are normalised.
+void launch_row_sums(const StepView& view, RowRange rows, cudaStream_t stream);
+void launch_row_factors(const StepView& view, MatrixRange matrices, const float* start_scale,
+                        cudaStream_t stream);
+// radii.cu: the coefficients of the write-back where rows have radii.
+void launch_row_coefficients(const StepView& view, MatrixRange range, const float* start_scale,
+                             cudaStream_t stream);
+// coefficients.cu: those of the others.
 void launch_coefficients(const StepView& view, MatrixRange range, const float* start_scale,
                          const rules::IterateSums* sums, cudaStream_t stream);
-// write.cu; the second for matrices whose rows are normalised.
+// write.cu; the second for matrices whose rows are normalised, the third where rows have radii.
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream);
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream);
+void launch_write_radii(const StepView& view, SliceRange range, cudaStream_t stream);
 // element.cu: `range` holds slices of element jobs.
 void launch_element(const StepView& view, SliceRange range, cudaStream_t stream);
 // write.cu: results of matrices and element jobs.

@@ -7,7 +7,8 @@
 // element with bf16 iterates and fp32 weights. A warp per row, eight rows per block; where the rows
 // of the fan-out are the columns of the matrix as stored, a block takes 32 columns, its warps every
 // eighth row. `row_factors` is one block per matrix, some dozen bytes per row. Sums are double, in
-// an order that the shape alone decides. Neither is launched where no rows are normalised.
+// an order that the shape alone decides. The first is launched where rows are normalised or have
+// radii (radii.cu), the second where they are normalised and have none.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/device/reduce.cuh"
@@ -108,11 +109,6 @@ __global__ void __launch_bounds__(kThreads) row_sums(StepView view, const RowEnt
   }
 }
 
-// A start that is the iterate has not the scale that it is written with.
-__device__ rules::RowSums scaled(const rules::RowSums& sums, double scale) {
-  return {scale * scale * sums.xx, scale * sums.xw, sums.ww};
-}
-
 __global__ void __launch_bounds__(kThreads)
     row_factors(StepView view, const std::int32_t* matrices, const float* start_scale) {
   const int index = matrices[blockIdx.x];
@@ -141,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   rules::RowTotals own;
   for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
-    factors[i] = rules::advance_row(plan.beta, scaled(sums[i], scale), t_w, length,
+    factors[i] = rules::advance_row(plan.beta, rules::scaled(sums[i], scale), t_w, length,
                                     matrix.row_avg_sq[i], own);
   }
   double whole[3] = {own.oo, own.scaled, own.along};
@@ -156,11 +152,15 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_rows(const StepView& view, RowRange rows, MatrixRange matrices,
-                 const float* start_scale, cudaStream_t stream) {
+void launch_row_sums(const StepView& view, RowRange rows, cudaStream_t stream) {
   if (rows.count == 0) return;
   launch_following(row_sums, static_cast<unsigned>(rows.count), kThreads, stream, view, rows.rows);
   RODE_CUDA_CHECK_LAUNCH(stream, "row_sums");
+}
+
+void launch_row_factors(const StepView& view, MatrixRange matrices, const float* start_scale,
+                        cudaStream_t stream) {
+  if (matrices.count == 0) return;
   launch_following(row_factors, static_cast<unsigned>(matrices.count), kThreads, stream, view,
                    matrices.matrices, start_scale);
   RODE_CUDA_CHECK_LAUNCH(stream, "row_factors");

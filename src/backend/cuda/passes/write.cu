@@ -2,8 +2,9 @@
 // Writes the weights of matrices: W' = on_w W + on_x X, X the iterate that Newton-Schulz leaves.
 //
 // Projection, rotation and rescaling are in the two coefficients. Where rows are normalised, row i
-// has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); that is a kernel by itself, so that
-// it costs nothing elsewhere; so is cautious decay (rules/cautious_decay.h). Bytes per element with
+// has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); where rows have radii, it has both
+// coefficients for itself. These are kernels by themselves, so that they cost nothing elsewhere; so
+// is cautious decay (rules/cautious_decay.h). Bytes per element with
 // fp32 weights and a bf16 iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
 // ||W||^2 are left per slice; the last kernel of this file adds them up. One block of 256 threads
 // per slice, six blocks per SM; a thread asks for two runs of both arrays before it uses the first.
@@ -33,10 +34,14 @@ struct Iterate {
   NsDType dtype;
 };
 
+// What a row of the fan-out has for itself.
+enum class OfRows { nothing, factors, coefficients };
+
 struct Mix {
   float on_w, on_x, on_u;
   std::uint64_t sequence;
   const float* factors;  // of rows, or of columns; null: there is no iterate
+  const rules::RowWrite<float>* coefficients;  // the same; there always
   bool columns;
   bool cautious;
 };
@@ -61,7 +66,7 @@ __device__ void load_factors(const Mix& c, const Walk& slice, int i, float (&f)[
   for (int k = 0; k < kWidth; ++k) f[k] = c.factors[c.columns ? place.col + k : place.row];
 }
 
-template <bool kRows, bool kCautious>
+template <OfRows kRows, bool kCautious>
 __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const Mix& c, bool vector,
                              const Walk& slice) {
   Moved moved;
@@ -86,7 +91,14 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
       float w[kWidth], x[kWidth], fresh[kWidth];
       decode(w_bits[u], job.weight.bf16 != 0, w);
       decode_slot(x_bits[u], iterate.dtype, x);
-      if constexpr (kRows) {
+      if constexpr (kRows == OfRows::coefficients) {
+        const Walk::Place row = slice.place(runs.element(u));
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const auto own = c.coefficients[c.columns ? row.col + i : row.row];
+          fresh[i] = mixed<false>(false, own.w, w[i], own.x, x[i]);
+        }
+      } else if constexpr (kRows == OfRows::factors) {
         float f[kWidth];
         load_factors(c, slice, runs.element(u), f);
 #pragma unroll
@@ -107,8 +119,11 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
   return moved;
 }
 
-template <bool kRows, bool kCautious>
-__global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
+// Coefficients of rows need registers.
+constexpr int blocks_per_sm(OfRows rows) { return rows == OfRows::coefficients ? 5 : 6; }
+
+template <OfRows kRows, bool kCautious>
+__global__ void __launch_bounds__(kSliceThreads, blocks_per_sm(kRows)) write(Args args) {
   const StepView& view = args.view;
   const SliceEntry entry = args.slices[blockIdx.x];
   const JobEntry job = view.jobs[entry.job];
@@ -122,11 +137,17 @@ __global__ void __launch_bounds__(kSliceThreads, 6) write(Args args) {
     const bool moves = step.moves != 0;
     const Iterate x{moves ? matrix.iterate : nullptr, moves ? matrix.slot_stride : job.stride,
                     matrix.slot_dtype};
-    Mix mix{step.on_w, moves ? step.on_x : 0.0F, 0.0F, step.sequence, nullptr, false, false};
+    Mix mix{step.on_w, moves ? step.on_x : 0.0F, 0.0F, step.sequence, nullptr, nullptr, false,
+            false};
     bool vector = job.slot_vector != 0;
-    if constexpr (kRows) {
+    if constexpr (kRows == OfRows::factors) {
       mix.on_u = step.on_u;
       mix.factors = moves ? view.row_factors + matrix.first_row : nullptr;
+    }
+    if constexpr (kRows == OfRows::coefficients) {
+      mix.coefficients = view.row_writes + matrix.first_row;
+    }
+    if constexpr (kRows != OfRows::nothing) {
       mix.columns = matrix.row_columns != 0;
       vector = vector && fours_stay_in_rows(job);
     }
@@ -168,7 +189,8 @@ __global__ void __launch_bounds__(kThreads) finish(StepView view) {
 
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  const auto kernel = view.cautious_matrices != 0 ? write<false, true> : write<false, false>;
+  const auto kernel = view.cautious_matrices != 0 ? write<OfRows::nothing, true>
+                                                  : write<OfRows::nothing, false>;
   launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write");
@@ -176,10 +198,18 @@ void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
 
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  const auto kernel = view.cautious_matrices != 0 ? write<true, true> : write<true, false>;
+  const auto kernel = view.cautious_matrices != 0 ? write<OfRows::factors, true>
+                                                  : write<OfRows::factors, false>;
   launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write_rows");
+}
+
+void launch_write_radii(const StepView& view, SliceRange range, cudaStream_t stream) {
+  if (range.count == 0) return;
+  launch_following(write<OfRows::coefficients, false>, static_cast<unsigned>(range.count),
+                   kSliceThreads, stream, Args{view, range.slices});
+  RODE_CUDA_CHECK_LAUNCH(stream, "write_radii");
 }
 
 void launch_finish(const StepView& view, cudaStream_t stream) {

@@ -90,25 +90,31 @@ void CudaBackend::set_step(std::int64_t step) {
 void CudaBackend::enqueue_matrices(const StepView& view, cudaStream_t main, Part part) {
   float* start_scale = newton_schulz_ != nullptr ? newton_schulz_->start_scale() : nullptr;
   const rules::IterateSums* sums = newton_schulz_ != nullptr ? newton_schulz_->sums() : nullptr;
+  if (part != kApply) launch_radii(view, tables_->matrices_with_radii(), main);
   for (const MatrixBatch& batch : tables_->batches()) {
     if (part != kApply) {
-      launch_form(view, batch.slices, main);
+      launch_form(view, batch.slices_without_radii(), main);
+      launch_form_radii(view, batch.slices[kRadiiOfRows], main);
       if (batch.ns_batch >= 0) {
-        launch_start_scale(view, batch.matrices, start_scale, main);
+        launch_start_scale(view, batch.all_matrices(), start_scale, main);
         newton_schulz_->run(static_cast<std::size_t>(batch.ns_batch), main);
       }
-      launch_rows(view, batch.rows, batch.matrices_with_rows(), start_scale, main);
-      launch_coefficients(view, batch.matrices, start_scale, sums, main);
+      launch_row_sums(view, batch.rows, main);
+      launch_row_factors(view, batch.matrices[kNormalizedRows], start_scale, main);
+      launch_row_coefficients(view, batch.matrices[kRadiiOfRows], start_scale, main);
+      launch_coefficients(view, batch.matrices_without_radii(), start_scale, sums, main);
     }
     if (part == kCompute) continue;
-    launch_write(view, batch.slices_without_rows(), main);
-    launch_write_rows(view, batch.slices_with_rows(), main);
+    launch_write(view, batch.slices[kPlainRows], main);
+    launch_write_rows(view, batch.slices[kNormalizedRows], main);
+    launch_write_radii(view, batch.slices[kRadiiOfRows], main);
   }
 }
 
 void CudaBackend::enqueue(const StepView& view, cudaStream_t main, Part part) {
   if (part == kAll || part == kMeasure) {
-    launch_measure(view, tables_->all_slices(), main);
+    launch_measure(view, tables_->measured_slices(), main);
+    launch_measure_rows(view, tables_->measured_rows(), main);
     launch_total(view, main);
   }
   if (part == kAll || part == kCompute) {

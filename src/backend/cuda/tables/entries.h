@@ -16,6 +16,7 @@
 #include "rules/matrix_step.h"
 #include "rules/muon_rule.h"
 #include "rules/rode_rule.h"
+#include "rules/row_radius_rule.h"
 #include "rules/row_rule.h"
 
 namespace rode::cuda {
@@ -43,6 +44,8 @@ struct JobEntry {
   std::int64_t* step;        // that the gate advances where live: element rules', Adafactor's
   std::int64_t first_slice;  // of the slices of all jobs
   std::int64_t slices;
+  // What measuring leaves of it: one sum per slice or, where rows have radii, per row.
+  std::int64_t first_sum, sums;
   double most_gg;
   std::int32_t parameter;
   std::int32_t active;
@@ -57,8 +60,8 @@ struct SliceEntry {
   std::int32_t job, index;
 };
 
-// Rows of the fan-out of one matrix that one block sums (passes/rows.cu), from `first` on: this
-// many, by whether they are rows or columns of the matrix as stored.
+// Rows of the fan-out of one matrix that one block sums (passes/rows.cu, passes/measure.cu), from
+// `first` on: this many, by whether they are rows or columns of the matrix as stored.
 inline constexpr int kRowsPerBlock = 8, kColumnsPerBlock = 32;
 struct RowEntry {
   std::int32_t job, first;
@@ -83,6 +86,8 @@ struct MatrixEntry {
   double scale;   // of the fan-out and fan-in
   // Where rows are normalised; null: they are not.
   float* row_avg_sq;
+  rules::MuownState own;     // Muown only
+  std::int32_t radii;        // every row of the fan-out has a radius of its own
   std::int64_t first_row;    // within StepView's arrays over rows
   std::int32_t row_columns;  // the fan-out's rows are the columns of the matrix as stored
 };
@@ -116,6 +121,12 @@ struct MatrixStep {
   std::int32_t cautious;  // on_w is only for elements that the step does not lead away from 0
 };
 
+// Of a row that has a radius of its own, from before Newton-Schulz until the weights are written.
+struct RowRadius {
+  double next;            // RODE's
+  rules::MuownRow muown;  // Muown's
+};
+
 // Over element jobs: what all elements share in the step in progress.
 struct ElementStep {
   rules::ElementRules::AnyCoefficients coefficients;
@@ -146,12 +157,17 @@ struct StepView {
   std::int32_t* live;               // over jobs
   std::int32_t* bad_parameter;      // over parameters: scratch of the gate
   rules::MatrixProducts* totals;    // over jobs: what measure's partial sums add up to
-  rules::MatrixProducts* measured;  // over slices
+  rules::MatrixProducts* measured;  // over slices, then over rows with a radius
   double* formed;                   // one per slice: ||start||^2
   double* moved;                    // two per slice: ||W' - W||^2, ||W||^2
-  // Over the rows of all matrices whose rows are normalised.
+  // Over the rows of all matrices that have something of their rows: first those whose rows have
+  // radii, then those whose rows are normalised.
   rules::RowSums* row_sums;
   float* row_factors;
+  // Over the rows with a radius.
+  RowRadius* row_radii;
+  rules::RowForm* row_forms;
+  rules::RowWrite<float>* row_writes;
   std::int32_t job_count, matrix_count, element_from, element_count;
   // Whether any momentum is int8: which kernels run.
   std::int32_t int8_matrices, int8_elements;

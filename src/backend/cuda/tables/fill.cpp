@@ -118,6 +118,7 @@ void fill(MatrixEntry& entry, const RodeJob& job) {
   entry.target = job.target;
   entry.scale = job.scale;
   entry.iterates = rules::iterates(c) ? 1 : 0;
+  entry.radii = has_row_radius(job) ? 1 : 0;
   fill_rows(entry, job.rows);
 }
 
@@ -127,6 +128,8 @@ void fill(MatrixEntry& entry, const MuonJob& job) {
   entry.radius = job.radius;
   entry.scale = job.scale;
   entry.iterates = 1;
+  entry.own = job.own;
+  entry.radii = has_row_radius(job) ? 1 : 0;
   fill_rows(entry, job.rows);
 }
 

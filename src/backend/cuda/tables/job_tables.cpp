@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans slices and memory of the tables, and moves them between host and device.
+// Plans the memory of the tables, and moves them between host and device.
 #include "backend/cuda/tables/job_tables.h"
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/tables/fill.h"
-#include "rules/row_rule.h"
 
 namespace rode::cuda {
 namespace {
@@ -40,55 +39,12 @@ T* part(const DeviceBuffer& buffer, std::size_t at) {
   return reinterpret_cast<T*>(buffer.as<std::byte>() + at);
 }
 
-// Calls f(index, job) for all jobs in the order of JobList::for_each.
-template <class F>
-void for_each_indexed(const JobList& jobs, F&& f) {
-  std::size_t index = 0;
-  jobs.for_each([&](const auto& job) { f(index++, job); });
-}
-
 template <class T>
 std::size_t bytes_of(const std::vector<T>& rows) {
   return rows.size() * sizeof(T);
 }
 
 }  // namespace
-
-NsRequest request_newton_schulz(const JobList& jobs) {
-  NsRequest request;
-  const auto add = [&](const Geometry& geometry, bool wanted, NsMatrix matrix) {
-    if (!wanted || geometry.numel() == 0) {
-      request.index.push_back(-1);
-      return;
-    }
-    matrix.rows = geometry.rows;
-    matrix.cols = geometry.cols;
-    request.index.push_back(static_cast<std::int32_t>(request.matrices.size()));
-    request.matrices.push_back(matrix);
-  };
-  for (const RodeJob& job : jobs.rode) {
-    const rules::RodeConstants& c = *job.constants;
-    NsMatrix matrix;
-    matrix.steps = rules::iterations(c);
-    matrix.coefficients = c.coefficients;
-    matrix.dtype = c.ns_dtype;
-    matrix.form = c.ns_form;
-    matrix.reproject = c.reproject;
-    matrix.sphere = rules::iterates(c);
-    add(job.geometry, rules::turns(c), matrix);
-  }
-  for (const MuonJob& job : jobs.muon) {
-    const rules::MuonConstants& c = *job.constants;
-    NsMatrix matrix;
-    matrix.steps = c.ns_steps;
-    matrix.coefficients = c.coefficients;
-    matrix.dtype = c.ns_dtype;
-    matrix.form = c.ns_form;
-    matrix.sphere = rules::constrained(c);
-    add(job.geometry, true, matrix);
-  }
-  return request;
-}
 
 JobTables::JobTables(const JobList& jobs, const NsRequest& request, const NewtonSchulz* ns,
                      cudaStream_t stream) {
@@ -98,123 +54,11 @@ JobTables::JobTables(const JobList& jobs, const NsRequest& request, const Newton
   soap_from_ = static_cast<std::int32_t>(matrices_.size());
   adafactor_from_ = soap_from_ + static_cast<std::int32_t>(jobs.soap.size());
   plan_slices(jobs, stream);
-  refresh(jobs);  // shapes, and whose rows are normalised; slots follow
+  refresh(jobs);  // shapes, and who has what of its rows; slots follow
   plan_batches(request, ns, stream);
   place(stream);
   refresh(jobs);
   upload(stream);
-}
-
-void JobTables::plan_slices(const JobList& jobs, cudaStream_t stream) {
-  std::vector<SliceEntry> table;
-  for_each_indexed(jobs, [&](std::size_t index, const auto& job) {
-    JobEntry& entry = jobs_[index];
-    entry.first_slice = static_cast<std::int64_t>(table.size());
-    entry.slices = slice_count(geometry_of(job).numel());
-    for (std::int64_t i = 0; i < entry.slices; ++i) {
-      table.push_back({static_cast<std::int32_t>(index), static_cast<std::int32_t>(i)});
-    }
-    parameter_count_ = std::max(parameter_count_, static_cast<std::int32_t>(job.parameter) + 1);
-  });
-  slice_count_ = static_cast<std::int64_t>(table.size());
-  slice_table_ = upload_table(table, stream);
-  const auto* slices = slice_table_.as<SliceEntry>();
-  all_ = {slices, slice_count_};
-  const std::int64_t first =
-      elements_.empty() ? slice_count_ : jobs_[jobs_.size() - elements_.size()].first_slice;
-  element_ = {slices + first, slice_count_ - first};
-}
-
-void JobTables::plan_batches(const NsRequest& request, const NewtonSchulz* ns,
-                             cudaStream_t stream) {
-  // Job of each Newton-Schulz matrix, and the jobs that have none.
-  std::vector<std::int32_t> owner(request.matrices.size()), without;
-  for (std::size_t i = 0; i < matrices_.size(); ++i) {
-    MatrixEntry& entry = matrices_[i];
-    entry.ns = request.index[i];
-    entry.slot_dtype = NsDType::fp32;
-    if (entry.ns < 0) {
-      without.push_back(static_cast<std::int32_t>(i));
-      continue;
-    }
-    owner[static_cast<std::size_t>(entry.ns)] = static_cast<std::int32_t>(i);
-    const NsSlot& slot = ns->slot(entry.ns);
-    entry.start = slot.start;
-    entry.direction = slot.direction;
-    entry.iterate = slot.iterate;
-    entry.slot_stride = slot.stride;
-    entry.slot_dtype = slot.dtype;
-  }
-
-  std::vector<SliceEntry> slices;
-  std::vector<std::int32_t> matrices;
-  std::vector<RowEntry> rows;
-  const auto add = [&](std::int32_t job) {
-    matrices.push_back(job);
-    const std::int64_t count = jobs_[static_cast<std::size_t>(job)].slices;
-    for (std::int64_t i = 0; i < count; ++i) slices.push_back({job, static_cast<std::int32_t>(i)});
-  };
-  const auto add_rows = [&](std::int32_t job) {
-    MatrixEntry& matrix = matrices_[static_cast<std::size_t>(job)];
-    const JobEntry& entry = jobs_[static_cast<std::size_t>(job)];
-    const bool columns = matrix.row_columns != 0;
-    const std::int64_t count = rules::row_count(entry, columns);
-    matrix.first_row = row_count_;
-    row_count_ += count;
-    for (std::int64_t i = 0; i < count; i += columns ? kColumnsPerBlock : kRowsPerBlock) {
-      rows.push_back({job, static_cast<std::int32_t>(i)});
-    }
-  };
-  // Where each table stands; addresses are known when all are complete.
-  struct Mark {
-    std::int64_t slice, matrix, row;
-  };
-  const auto mark = [&] {
-    return Mark{static_cast<std::int64_t>(slices.size()),
-                static_cast<std::int64_t>(matrices.size()), static_cast<std::int64_t>(rows.size())};
-  };
-  std::vector<Mark> begins;
-  const auto add_batch = [&](std::int64_t ns_batch, const std::vector<std::int32_t>& members) {
-    const Mark begin = mark();
-    const auto normalized = [&](std::int32_t job) {
-      return ns_batch >= 0 && matrices_[static_cast<std::size_t>(job)].row_avg_sq != nullptr;
-    };
-    for (const std::int32_t job : members) {
-      if (!normalized(job)) add(job);
-    }
-    const Mark plain = mark();
-    for (const std::int32_t job : members) {
-      if (!normalized(job)) continue;
-      add(job);
-      add_rows(job);
-    }
-    const Mark end = mark();
-    begins.push_back(begin);
-    batches_.push_back({ns_batch,
-                        {nullptr, end.slice - begin.slice},
-                        {nullptr, end.matrix - begin.matrix},
-                        plain.slice - begin.slice,
-                        plain.matrix - begin.matrix,
-                        {nullptr, end.row - begin.row}});
-  };
-  const std::size_t ns_batches = ns != nullptr ? ns->batches().size() : 0;
-  for (std::size_t c = 0; c < ns_batches; ++c) {
-    std::vector<std::int32_t> members;
-    for (const int member : ns->batches()[c]) {
-      members.push_back(owner[static_cast<std::size_t>(member)]);
-    }
-    add_batch(static_cast<std::int64_t>(c), members);
-  }
-  if (!without.empty()) add_batch(-1, without);
-
-  matrix_slice_table_ = upload_table(slices, stream);
-  matrix_table_ = upload_table(matrices, stream);
-  row_table_ = upload_table(rows, stream);
-  for (std::size_t b = 0; b < batches_.size(); ++b) {
-    batches_[b].slices.slices = matrix_slice_table_.as<SliceEntry>() + begins[b].slice;
-    batches_[b].matrices.matrices = matrix_table_.as<std::int32_t>() + begins[b].matrix;
-    batches_[b].rows.rows = row_table_.as<RowEntry>() + begins[b].row;
-  }
 }
 
 void JobTables::place(cudaStream_t stream) {
@@ -241,16 +85,21 @@ void JobTables::place(cudaStream_t stream) {
   reported_.upload(&initial, sizeof(initial), stream);
 
   const auto slices = static_cast<std::size_t>(slice_count_);
+  const auto with_radius = static_cast<std::size_t>(radius_count_);
   Carver scratch;
   const std::size_t steps = scratch.take<ElementStep>(elements_.size());
   const std::size_t live = scratch.take<std::int32_t>(jobs_.size());
   const std::size_t bad = scratch.take<std::int32_t>(static_cast<std::size_t>(parameter_count_));
   const std::size_t totals = scratch.take<rules::MatrixProducts>(jobs_.size());
-  const std::size_t measured = scratch.take<rules::MatrixProducts>(slices);
+  const std::size_t measured = scratch.take<rules::MatrixProducts>(slices + with_radius);
   const std::size_t formed = scratch.take<double>(slices);
   const std::size_t moved = scratch.take<double>(2 * slices);
-  const std::size_t row_sums = scratch.take<rules::RowSums>(static_cast<std::size_t>(row_count_));
-  const std::size_t factors = scratch.take<float>(static_cast<std::size_t>(row_count_));
+  const auto rows = static_cast<std::size_t>(row_count_);
+  const std::size_t row_sums = scratch.take<rules::RowSums>(rows);
+  const std::size_t factors = scratch.take<float>(rows);
+  const std::size_t radii = scratch.take<RowRadius>(with_radius);
+  const std::size_t forms = scratch.take<rules::RowForm>(with_radius);
+  const std::size_t writes = scratch.take<rules::RowWrite<float>>(with_radius);
   scratch_ = DeviceBuffer(scratch.bytes());
   scratch_.clear(stream);
 
@@ -269,6 +118,9 @@ void JobTables::place(cudaStream_t stream) {
   view_.moved = part<double>(scratch_, moved);
   view_.row_sums = part<rules::RowSums>(scratch_, row_sums);
   view_.row_factors = part<float>(scratch_, factors);
+  view_.row_radii = part<RowRadius>(scratch_, radii);
+  view_.row_forms = part<rules::RowForm>(scratch_, forms);
+  view_.row_writes = part<rules::RowWrite<float>>(scratch_, writes);
   view_.job_count = static_cast<std::int32_t>(jobs_.size());
   view_.matrix_count = static_cast<std::int32_t>(matrices_.size());
   view_.element_count = static_cast<std::int32_t>(elements_.size());
@@ -284,8 +136,9 @@ void JobTables::place(cudaStream_t stream) {
 }
 
 void JobTables::refresh(const JobList& jobs) {
-  for_each_indexed(jobs, [&](std::size_t index, const auto& job) { fill(jobs_[index], job); });
   std::size_t at = 0;
+  jobs.for_each([&](const auto& job) { fill(jobs_[at++], job); });
+  at = 0;
   for (const RodeJob& job : jobs.rode) fill(matrices_[at++], job);
   for (const MuonJob& job : jobs.muon) fill(matrices_[at++], job);
   for (std::size_t i = 0; i < matrices_.size(); ++i) {

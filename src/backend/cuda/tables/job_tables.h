@@ -24,21 +24,27 @@ struct NsRequest {
 };
 NsRequest request_newton_schulz(const JobList& jobs);
 
-// The matrices of one Newton-Schulz batch, or (ns_batch < 0) those without an iterate.
-// Those whose rows are normalised come last.
+// What a step knows of the rows of a matrix: nothing, their factors (normalize = rows), or a radius
+// of each. Each has kernels of its own.
+enum RowKind { kPlainRows, kNormalizedRows, kRadiiOfRows, kRowKinds };
+
+// The matrices of one Newton-Schulz batch, or (ns_batch < 0) those without an iterate; kind by
+// kind, one behind the other.
 struct MatrixBatch {
   std::int64_t ns_batch = -1;
-  SliceRange slices{};
-  MatrixRange matrices{};
-  std::int64_t plain_slices = 0, plain_matrices = 0;  // of the others
-  RowRange rows{};
+  SliceRange slices[kRowKinds] = {};
+  MatrixRange matrices[kRowKinds] = {};
+  RowRange rows = {};  // of all kinds, where there is an iterate to sum
 
-  SliceRange slices_without_rows() const { return {slices.slices, plain_slices}; }
-  SliceRange slices_with_rows() const {
-    return {slices.slices + plain_slices, slices.count - plain_slices};
+  SliceRange slices_without_radii() const {
+    return {slices[0].slices, slices[kPlainRows].count + slices[kNormalizedRows].count};
   }
-  MatrixRange matrices_with_rows() const {
-    return {matrices.matrices + plain_matrices, matrices.count - plain_matrices};
+  MatrixRange matrices_without_radii() const {
+    return {matrices[0].matrices, matrices[kPlainRows].count + matrices[kNormalizedRows].count};
+  }
+  MatrixRange all_matrices() const {
+    const MatrixRange others = matrices_without_radii();
+    return {others.matrices, others.count + matrices[kRadiiOfRows].count};
   }
 };
 
@@ -75,7 +81,10 @@ class JobTables {
   void forget_kept() { kept_ring_.clear(); }
 
   const StepView& view() const { return view_; }
-  SliceRange all_slices() const { return all_; }
+  // What is measured: slices, and rows of the matrices whose rows have radii.
+  SliceRange measured_slices() const { return measured_; }
+  RowRange measured_rows() const { return measured_rows_; }
+  MatrixRange matrices_with_radii() const { return with_radii_; }
   SliceRange element_slices() const { return element_; }
   const std::vector<MatrixBatch>& batches() const { return batches_; }
   std::int32_t soap_from() const { return soap_from_; }
@@ -84,6 +93,7 @@ class JobTables {
 
  private:
   void plan_slices(const JobList& jobs, cudaStream_t stream);
+  std::vector<RowEntry> plan_rows(const NsRequest& request);
   void plan_batches(const NsRequest& request, const NewtonSchulz* ns, cudaStream_t stream);
   void place(cudaStream_t stream);
   Report report_in(const std::byte* image) const;
@@ -92,7 +102,8 @@ class JobTables {
   std::vector<MatrixEntry> matrices_;
   std::vector<ElementEntry> elements_;
   std::int64_t slice_count_ = 0;
-  std::int64_t row_count_ = 0;  // of the matrices whose rows are normalised
+  std::int64_t radius_count_ = 0;  // of rows with a radius
+  std::int64_t row_count_ = 0;     // and of rows that are normalised
   std::int32_t soap_from_ = 0, adafactor_from_ = 0, parameter_count_ = 0;
 
   DeviceBuffer slice_table_, matrix_slice_table_, matrix_table_, row_table_;  // never change
@@ -110,7 +121,9 @@ class JobTables {
   Ring kept_ring_;
 
   StepView view_{};
-  SliceRange all_{}, element_{};
+  SliceRange measured_{}, element_{};
+  RowRange measured_rows_{};
+  MatrixRange with_radii_{};
   std::vector<MatrixBatch> batches_;
 };
 
