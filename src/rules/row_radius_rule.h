@@ -134,8 +134,8 @@ RODE_HOST_DEVICE inline MatrixWrite rode_rows_written(const RodeConstants& c, do
                                                       double qq, std::int64_t count) {
   MatrixWrite write;
   write.q = std::sqrt(qq);
-  write.theta = multiplier * c.lr * scale * whole.gamma * write.q /
-                std::sqrt(static_cast<double>(count));
+  write.theta =
+      multiplier * c.lr * scale * whole.gamma * write.q / std::sqrt(static_cast<double>(count));
   return write;
 }
 

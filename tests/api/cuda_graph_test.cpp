@@ -28,7 +28,6 @@ class CudaGraph : public test::EveryVariant {
  protected:
   void SetUp() override {
     RODE_CUDA_ONLY("graphs need a GPU; run with --backend cuda");
-    EveryVariant::SetUp();
     if (GetParam().method.name() == "soap") GTEST_SKIP() << "SOAP's step is not capturable";
   }
 };
@@ -36,9 +35,13 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, CudaGraph, ::testing::ValuesIn(test::varian
                          test::variant_name);
 std::vector<test::Variant> lighter() {
   const Settings int8 = {{"state_dtype", "int8"}, {"state_rounding", "stochastic"}};
+  const Settings radii = {{"radius_scope", "rows"}, {"reproject", "final"}, {"radius", "adaptive"}};
   return {{"rode_four", Method::by_name("rode", {{"coefficients", "four"}})},
           {"muon_four", Method::by_name("muon", {{"coefficients", "four"}})},
           {"rode_int8", Method::by_name("rode", int8)},
+          {"rode_radii", Method::by_name("rode-snr", radii)},
+          {"rode_radii_int8", Method::by_name("rode", radii).with(int8)},
+          {"muown_int8", Method::by_name("muown", int8)},
           {"mars_int8", Method::by_name("mars-m", int8)},
           {"adamw_int8", Method::by_name("adamw", int8)}};
 }

@@ -83,10 +83,7 @@ std::string error_on_the_cpu(const Method& method, std::size_t bad) {
 
 class Deferred : public test::EveryVariant {
  protected:
-  void SetUp() override {
-    RODE_CUDA_ONLY("a CPU step is complete when it returns");
-    EveryVariant::SetUp();
-  }
+  void SetUp() override { RODE_CUDA_ONLY("a CPU step is complete when it returns"); }
 };
 INSTANTIATE_TEST_SUITE_P(Optimizers, Deferred, ::testing::ValuesIn(test::variants()),
                          test::variant_name);

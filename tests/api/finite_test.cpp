@@ -144,7 +144,7 @@ TEST(FiniteWeights, OverflowInRoundingToBf16IsNoticed) {
 
 // State that came through `state_memory` was never checked.
 TEST(FiniteWeights, NoStateHoweverDamagedSpoilsThemInSilence) {
-  for (const test::Variant& variant : test::tested_variants()) {
+  for (const test::Variant& variant : test::variants()) {
     Model probe;
     std::vector<std::string> keys;
     for (const TensorEntry& entry : Optimizer(probe.parameters(), variant.method).state()) {

@@ -89,7 +89,7 @@ TEST(Construction, FrozenParametersHaveNoStateAndStayWithoutAGradient) {
 }
 
 TEST(Construction, PlannedBytesAreThoseOfTheOptimizer) {
-  for (const test::Variant& variant : test::tested_variants()) {
+  for (const test::Variant& variant : test::variants()) {
     Model model;
     const auto parameters = model.parameters();
     Optimizer optimizer(parameters, variant.method);
@@ -172,7 +172,7 @@ TEST(Groups, OptionsOfOneLeaveTheOthersAlone) {
 // ---- Memory that moves ----------------------------------------------------------------
 
 TEST(Binding, MovedWeightsAndGradientsGiveTheSameStep) {
-  for (const test::Variant& variant : test::tested_variants()) {
+  for (const test::Variant& variant : test::variants()) {
     SCOPED_TRACE(variant.label);
     Model still, first, second;
     Optimizer a(still.parameters(), variant.method), b(first.parameters(), variant.method);

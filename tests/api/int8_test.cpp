@@ -43,8 +43,10 @@ std::vector<test::Variant> int8_variants() {
   add("rode", "rode", {});
   add("rode_snr_split", "rode-snr", {{"splits", "h.0.*=2,h.1.*=3+5"}, {"nesterov", "true"}});
   add("rode_adaptive", "rode", {{"radius", "adaptive"}, {"direction", "fixed"}});
+  add("rode_radii", "rode", {{"radius_scope", "rows"}, {"reproject", "final"}});
   add("muon", "muon", {});
   add("muon_normproj_rows", "muon-normproj", {{"normalize", "rows"}});
+  add("muown", "muown", {});
   add("mars", "mars-m", {});
   add("adamw", "adamw", {});
   add("adamw_cautious", "adamw", {{"cautious_decay", "true"}, {"weight_decay", "0.5"}});

@@ -25,7 +25,7 @@ TEST(LiveOptions, TakeEffectAtTheNextStepAsInANewOptimizerWithThisState) {
   const test::TemporaryDirectory directory;
   // Bounds that are not reached here; the radius of this model shortens.
   const std::set<std::string> silent{"snr_min", "floor", "eps_ns", "radius_brake"};
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     for (const OptionInfo& option : info.options) {
       if (!option.live) continue;
       SCOPED_TRACE(info.name + " " + option.key);
@@ -67,7 +67,7 @@ TEST(LiveOptions, TakeEffectAtTheNextStepAsInANewOptimizerWithThisState) {
 }
 
 TEST(LiveOptions, DoubledRatesAreADoubledMultiplierBitForBit) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     Model a, b;
     const Method method = Method::by_name(info.name);
     Optimizer rates(a.parameters(), method), multiplied(b.parameters(), method);
@@ -87,7 +87,7 @@ TEST(LiveOptions, DoubledRatesAreADoubledMultiplierBitForBit) {
 }
 
 TEST(LiveOptions, CoupledRatesFollowLrAsUnderAMultiplierBitForBit) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Method method = Method::by_name(info.name);
     const double lr = method.number("lr").value();
@@ -135,7 +135,7 @@ TEST(LiveOptions, CoupledRatesFollowLrAsUnderAMultiplierBitForBit) {
 }
 
 TEST(LiveOptions, StructuralOnesAndBadValuesAreRefusedAndChangeNothing) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     Model model;
     Optimizer optimizer(model.parameters(), Method::by_name(info.name));
     for (const OptionInfo& option : info.options) {
@@ -159,7 +159,7 @@ TEST(LiveOptions, StructuralOnesAndBadValuesAreRefusedAndChangeNothing) {
 }
 
 TEST(LiveOptions, OfAMethodAreTakenTogetherUnlessAFixedOneDiffers) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     Model a, b;
     const Method method = Method::by_name(info.name);

@@ -97,6 +97,16 @@ TEST_P(PhasesOfEveryVariant, ABadGradientIsMeasuredAndComputingRefusesIt) {
   EXPECT_EQ(optimizer.steps_done(), 3);
 }
 
+TEST(Phases, AreRefusedWhereRowsHaveRadii) {
+  const Method rode = Method::by_name("rode", {{"radius_scope", "rows"}, {"reproject", "final"}});
+  for (const auto& [method, what] :
+       {std::pair{rode, "option 'radius_scope' = 'rows'"}, {Method::by_name("muown"), "muown"}}) {
+    Model model;
+    expect_error([&, &one = method] { Optimizer(model.parameters(), one, {}, {.phases = true}); },
+                 ErrorKind::unsupported, {what, "EngineOptions::phases", "without phases"});
+  }
+}
+
 TEST(Phases, ComeInTheirOrderAndOnlyWhereTheyWereAskedFor) {
   Model model;
   Optimizer plain(model.parameters(), RodeOptions{});

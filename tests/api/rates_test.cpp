@@ -16,7 +16,7 @@ using test::Optimizer;
 using test::Snapshot;
 
 TEST(Rates, ARateOfTheRestThatWasNotGivenFollowsLr) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Method method = Method::by_name(info.name);
     const double lr = method.number("lr").value(), rest = method.number("lr_rest").value();

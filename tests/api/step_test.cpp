@@ -277,7 +277,7 @@ TEST_P(EveryVariant, StepsFourDimensionalFiltersAsMatrices) {
 }
 
 TEST(Step, AVectorForcedToTheMatrixRuleIsRefusedWhereTheRuleNeedsAMatrix) {
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     Model model;
     const Routing routing{Route::language, {{"norm.*", Treatment::matrix}}};
     const auto make = [&] { Optimizer(model.parameters(), Method::by_name(info.name), routing); };

@@ -228,21 +228,7 @@ inline const std::vector<Variant>& variants() {
   return table;
 }
 
-// Those of them that the tested device steps.
-inline std::vector<Variant> tested_variants() {
-  std::vector<Variant> out;
-  for (const Variant& variant : variants()) {
-    if (steps_here(variant.method.name())) out.push_back(variant);
-  }
-  return out;
-}
-
-class EveryVariant : public ::testing::TestWithParam<Variant> {
- protected:
-  void SetUp() override {
-    if (!steps_here(GetParam().method.name())) GTEST_SKIP() << "CUDA has no radii of rows";
-  }
-};
+class EveryVariant : public ::testing::TestWithParam<Variant> {};
 
 inline std::string variant_name(const ::testing::TestParamInfo<Variant>& info) {
   std::string name = info.param.label;

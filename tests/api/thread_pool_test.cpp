@@ -143,7 +143,7 @@ Method quick(std::string_view name) {
 
 TEST(Threads, TheirNumberDoesNotChangeABit) {
   RODE_CPU_ONLY("tests the engine's threads");
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Snapshot one = after_steps(quick(info.name), 1);
     for (const int threads : {2, 3, 5}) expect_same(after_steps(quick(info.name), threads), one);

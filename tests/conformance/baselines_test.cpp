@@ -46,7 +46,7 @@ TEST(BaselineConformance, ElementwiseRulesAreTheReferencesOnEveryShape) {
 
 TEST(BaselineConformance, VectorsAndRestTakeTheRestsRuleAndRates) {
   Judge judge;
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     const Method method = Method::by_name(info.name);
     for (const Extents& shape : {Extents{37}, {1}, {3, 5, 7}, {33, 17}}) {
       Problem problem = correlated_problem(23, shape, kSteps);
@@ -128,7 +128,7 @@ TEST(BaselineConformance, EachOptionIsTheReferencesAndDiffersVisiblyFromTheDefau
 
 TEST(BaselineConformance, MultiplierScalesTheRateOfEveryOptimizer) {
   Judge judge;
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     if (info.name == "soap") continue;  // below, from a well-defined state
     Problem problem = correlated_problem(25, {20, 12}, kSteps);
     const Method method = Method::by_name(info.name);

@@ -22,6 +22,19 @@ std::vector<test::Spec> specs() {
           {"norm.weight", {1003}}};
 }
 
+const Settings kRadii = {{"radius_scope", "rows"}, {"reproject", "final"}, {"radius", "adaptive"}};
+
+// Every optimizer, and RODE with radii of rows.
+std::vector<Method> methods(const Settings& settings) {
+  std::vector<Method> out;
+  for (const OptimizerInfo& info : list_optimizers()) {
+    if (info.name == "soap") continue;  // a rank-deficient Gram matrix has many bases
+    out.push_back(test::in_fp32(Method::by_name(info.name, settings)));
+  }
+  out.push_back(test::in_fp32(Method::by_name("rode", kRadii).with(settings)));
+  return out;
+}
+
 struct Outcome {
   std::vector<std::vector<float>> weights;  // with the low bits if they are kept
   test::Bytes state;
@@ -75,12 +88,11 @@ void expect_close(const std::string& label, const Method& method, DType weights,
 
 TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
-    if (info.name == "soap") continue;  // a rank-deficient Gram matrix has many bases
-    const Method method = in_fp32(info.name, {{"rounding", "exact"}});
+  for (const Method& method : methods({{"rounding", "exact"}})) {
+    const std::string name(method.name());
     for (const DType grads : {DType::f32, DType::bf16}) {
-      expect_close(info.name, method, DType::bf16, grads, testing::kTwentySteps);
-      expect_close(info.name, method, DType::f32, grads, testing::kTwentySteps);
+      expect_close(name, method, DType::bf16, grads, testing::kTwentySteps);
+      expect_close(name, method, DType::f32, grads, testing::kTwentySteps);
     }
   }
 }
@@ -89,10 +101,8 @@ TEST(Devices, KeepExactBf16WeightsAlikeFromEitherTypeOfGradient) {
 // their value.
 TEST(Devices, KeepBf16StateAlike) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
-    if (info.name == "soap") continue;  // refuses it
-    const Method method = in_fp32(info.name, {{"rounding", "exact"}, {"state_dtype", "bf16"}});
-    expect_close(info.name, method, DType::bf16, DType::bf16, 0x1p-8);
+  for (const Method& method : methods({{"rounding", "exact"}, {"state_dtype", "bf16"}})) {
+    expect_close(std::string(method.name()), method, DType::bf16, DType::bf16, 0x1p-8);
   }
 }
 
@@ -100,11 +110,19 @@ TEST(Devices, KeepBf16StateAlike) {
 // them would differ by one.
 TEST(Devices, KeepInt8MomentumAlike) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const char* name : {"rode", "rode-snr", "muon", "muon-normproj", "mars-m", "adamw"}) {
+  for (const auto& [name, settings] : {std::pair{"rode", Settings{}},
+                                       {"rode-snr", {}},
+                                       {"muon", {}},
+                                       {"muon-normproj", {}},
+                                       {"mars-m", {}},
+                                       {"muown", {}},
+                                       {"adamw", {}},
+                                       {"rode", kRadii}}) {
     for (const char* rounding : {"nearest", "stochastic"}) {
       SCOPED_TRACE(std::string(name) + " " + rounding);
       const Method method =
-          in_fp32(name, {{"state_dtype", "int8"}, {"state_rounding", rounding}, {"seed", "5"}});
+          in_fp32(name, settings)
+              .with({{"state_dtype", "int8"}, {"state_rounding", rounding}, {"seed", "5"}});
       for (const DType grads : {DType::f32, DType::bf16}) {
         expect_close(name, method, DType::f32, grads, 0x1p-8);
       }
@@ -132,10 +150,8 @@ TEST(Devices, KeepInt8MomentumAlike) {
 // Both devices draw the same random bits: with different ones, a third of the weights would differ.
 TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
-    if (info.name == "soap") continue;  // as above
-    for (const char* rounding : {"nearest", "stochastic"}) {
-      const Method method = in_fp32(info.name, {{"rounding", rounding}, {"seed", "5"}});
+  for (const char* rounding : {"nearest", "stochastic"}) {
+    for (const Method& method : methods({{"rounding", rounding}, {"seed", "5"}})) {
       const Outcome gpu = run<test::Optimizer>(method, DType::bf16, DType::f32, 2);
       const Outcome cpu = run<rode::Optimizer>(method, DType::bf16, DType::f32, 2);
       for (std::size_t i = 0; i < cpu.weights.size(); ++i) {
@@ -144,7 +160,7 @@ TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
           differing += gpu.weights[i][j] != cpu.weights[i][j] ? 1 : 0;
         }
         EXPECT_LE(differing, cpu.weights[i].size() / 50)
-            << info.name << " " << rounding << " " << specs()[i].name;
+            << method.name() << " " << rounding << " " << specs()[i].name;
       }
     }
   }
@@ -152,7 +168,7 @@ TEST(Devices, RoundBf16WeightsAlikeNearestAndAtRandom) {
 
 TEST(Devices, ExchangeTheirState) {
   RODE_CUDA_ONLY("compares a GPU with the CPU");
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     SCOPED_TRACE(info.name);
     const Method method = in_fp32(info.name, {{"rounding", "stochastic"}});
     test::Model there(specs(), DType::bf16), here(specs(), DType::bf16);

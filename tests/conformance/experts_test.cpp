@@ -27,10 +27,15 @@ struct Case {
 
 // Every kind of state that a matrix has: of its size, one number, one for each row, square ones.
 const std::vector<Case> kCases = {
-    {"rode", {{"lr", "0.01"}, {"lr_rho", "0.02"}}},     {"rode-snr", {{"normalize", "rows"}}},
-    {"rode", {{"lr", "0.01"}, {"radius", "adaptive"}}}, {"rode-fixed", {{"lr", "0.01"}}},
-    {"muon-normproj", {{"normalize", "rows"}}},         {"mars-m", {{"normalize", "rows"}}},
+    {"rode", {{"lr", "0.01"}, {"lr_rho", "0.02"}}},
+    {"rode-snr", {{"normalize", "rows"}}},
+    {"rode", {{"lr", "0.01"}, {"radius", "adaptive"}}},
+    {"rode-fixed", {{"lr", "0.01"}}},
+    {"muon-normproj", {{"normalize", "rows"}}},
+    {"mars-m", {{"normalize", "rows"}}},
     {"soap", {{"precondition_frequency", "2"}}},
+    {"muown", {}},
+    {"rode-snr", {{"radius_scope", "rows"}, {"reproject", "final"}, {"radius", "adaptive"}}},
 };
 
 Problem experts_problem(Layout layout, std::size_t steps = 20) {

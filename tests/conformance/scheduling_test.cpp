@@ -97,7 +97,7 @@ std::vector<Extents> repeated(int count) {
 // modes between 2 and 3 threads.
 TEST(Scheduling, NumberOfThreadsChangesNoBitOfAnyOptimizer) {
   RODE_CPU_ONLY("tests the engine's threads");
-  for (const OptimizerInfo& info : test::tested_optimizers())
+  for (const OptimizerInfo& info : list_optimizers())
     for (const int count : {2, 8, 24})
       expect_same_bits_with_any_threads(Method::by_name(info.name),
                                         model_of(61, repeated(count), 12),
@@ -185,7 +185,7 @@ TEST(Scheduling, BatchAndPlainLoopAgreeToRoundingByDifferentProducts) {
 // Matrices in a batch do not affect each other: each steps as it would alone, bit for bit.
 TEST(Scheduling, MatrixStepsInCompanyAsItDoesAlone) {
   const Model all = model_of(67, repeated(8), 4);
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     const Method method = Method::by_name(info.name);
     const Outcome together = run(method, all, {.threads = 2});
     for (std::size_t i = 0; i < all.shapes.size(); ++i) {
@@ -199,7 +199,7 @@ TEST(Scheduling, MatrixStepsInCompanyAsItDoesAlone) {
 
 TEST(Scheduling, GlobalDiagnosticsAreTheSumsOverEveryParameter) {
   const Model model = model_of(68, repeated(5), 4);
-  for (const OptimizerInfo& info : test::tested_optimizers()) {
+  for (const OptimizerInfo& info : list_optimizers()) {
     std::vector<Values> weights = model.weights;
     test::Optimizer optimizer(parameters_of(model, weights), Method::by_name(info.name),
                               {.route = Route::matrix, .overrides = {}});

@@ -36,14 +36,6 @@ void set_tested_device(Device device) {
 
 const std::string& device_problem() { return tested().problem; }
 
-bool steps_here(std::string_view optimizer) { return !on_cuda() || optimizer != "muown"; }
-
-std::vector<OptimizerInfo> tested_optimizers() {
-  std::vector<OptimizerInfo> out = list_optimizers();
-  std::erase_if(out, [](const OptimizerInfo& info) { return !steps_here(info.name); });
-  return out;
-}
-
 Backend& memory_backend() {
   Tested& t = tested();
   if (t.memory == nullptr) set_tested_device(t.device);

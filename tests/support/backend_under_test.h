@@ -7,11 +7,8 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "backend/backend.h"
-#include "rode/method.h"
 #include "rode/optimizer.h"
 
 namespace rode::test {
@@ -32,11 +29,6 @@ void set_tested_device(Device device);
 
 // Why the tested device cannot be used; empty if it can.
 const std::string& device_problem();
-
-// The optimizers that the tested device steps: on CUDA there are no radii of rows, and muown is
-// refused by name (tests/api/options_refused_test.cpp).
-bool steps_here(std::string_view optimizer);
-std::vector<OptimizerInfo> tested_optimizers();
 
 // A backend of the tested device, only for its memory. Lives as long as the process.
 Backend& memory_backend();

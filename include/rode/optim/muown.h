@@ -21,8 +21,7 @@
 // held, and a matrix that is zero at construction is the rest's. lr_rho is an option; there it is
 // lr, and here it stays 1e-3 where only lr is given. lr is 1e-3 (there 3e-4, set by experiment),
 // the rest's weight decay 9e-4 (there 0), and their variant for several processes, which decays g
-// too, is not taken over. State: 4 bytes per matrix parameter, 16 bytes
-// per row of the fan-out. On the CPU only.
+// too, is not taken over. State: 4 bytes per matrix parameter, 16 bytes per row of the fan-out.
 #pragma once
 
 #include <memory>

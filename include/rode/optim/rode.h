@@ -101,7 +101,7 @@ struct RodeOptions {
   Radius radius = Radius::adaptive;
   double radius_brake = 1;                         // factor on steps that lengthen the radius
   double radius_pull = 0.6;                        // of a short adaptive radius; 0: none
-  RadiusScope radius_scope = RadiusScope::matrix;  // rows: needs reproject = final; CPU only
+  RadiusScope radius_scope = RadiusScope::matrix;  // rows: needs reproject = final
   Direction direction = Direction::geodesic;
   Conditioner conditioner = Conditioner::newton_schulz;
   Reproject reproject = Reproject::guarded;

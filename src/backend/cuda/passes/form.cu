@@ -9,11 +9,11 @@
 //
 // Bytes per element with fp32 arrays and bf16 iterates: RODE reads 12 and writes 8, Muon 8 and
 // 6, MARS-M 12 and 10, rows with radii 12 and 6; int8 momentum takes 3 off either. The coefficients
-// of a row, 48 bytes, come from L1, once per run; where rows are columns of the matrix as stored,
-// once per element. ||X_0||^2, of the fp32 numbers, is left
-// per slice. One block of 256 threads per slice, six blocks per SM; a thread has one run of 16
-// bytes of every array on its way (two of them leave registers for four blocks, which are 4 %
-// slower). A job that does not live is not touched; one without a direction starts from zeros.
+// of a row, 48 bytes, come from L1, once per run of four; where the fan-out's rows are columns of
+// the matrix as stored, once per element. ||X_0||^2, of the fp32 numbers, is left per slice. One
+// block of 256 threads per slice, six blocks per SM; a thread has one run of 16 bytes of every
+// array on its way (two of them leave registers for four blocks, which are 4 % slower). A job that
+// does not live is not touched; one without a direction starts from zeros.
 #include <cmath>
 
 #include "backend/cuda/device/check.h"
@@ -36,8 +36,8 @@ struct Args {
   const std::int32_t* live;
   const MatrixEntry* matrices;
   const MatrixStep* matrix_steps;
-  const rules::RowForm* row_forms;
   double* formed;
+  const rules::RowForm* row_forms;
 };
 
 // Writes into the slot of a matrix (newton_schulz.h).
@@ -292,7 +292,7 @@ void launch(void (*kernel)(Args), const StepView& view, SliceRange range, const 
   if (range.count == 0) return;
   launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{range.slices, view.jobs, view.live, view.matrices, view.matrix_steps,
-                        view.row_forms, view.formed});
+                        view.formed, view.row_forms});
   RODE_CUDA_CHECK_LAUNCH(stream, name);
 }
 
@@ -304,8 +304,8 @@ void launch_form(const StepView& view, SliceRange range, cudaStream_t stream) {
 }
 
 void launch_form_radii(const StepView& view, SliceRange range, cudaStream_t stream) {
-  launch(view.int8_matrices != 0 ? form<true, true> : form<false, true>, view, range,
-         "form_radii", stream);
+  launch(view.int8_matrices != 0 ? form<true, true> : form<false, true>, view, range, "form_radii",
+         stream);
 }
 
 void launch_start_scale(const StepView& view, MatrixRange range, float* start_scale,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between measuring and updating: sums of jobs, the gate, and every scalar of the step.
 //
-// `total` adds a job's partial sums, one block per job, 48 bytes per slice (or per row, where rows
-// have radii; their scalars are made by radii.cu, behind the gate). `gate` is one block
-// over all jobs, because a bad gradient of one may stop them all: verdicts and the decision
-// (rules/gate.h), then the scalars and step counters of the jobs that live. Whatever follows reads
-// `live`; nothing has been changed before.
+// `total` adds a job's partial sums, one block per job, 48 bytes per slice, or per row where rows
+// have radii. `gate` is one block over all jobs, because a bad gradient of one may stop them all:
+// verdicts and the decision (rules/gate.h), then the scalars and step counters of the jobs that
+// live; where rows have radii, radii.cu makes these behind it. Whatever follows reads `live`;
+// nothing has been changed before.
 #include <cmath>
 
 #include "backend/cuda/device/check.h"
@@ -101,7 +101,7 @@ __device__ void prepare_job(const StepView& view, int index, double multiplier,
     MatrixStep& step = view.matrix_steps[index];
     step.sequence = sequence;
     step.state_draws = state_draws;
-    step.moves = 0;                  // unless a start is formed
+    step.moves = 0;                 // unless a start is formed
     if (matrix.radii != 0) return;  // passes/radii.cu
     if (matrix.muon == 0) {
       prepare_rode(matrix, multiplier, step);

@@ -246,8 +246,8 @@ __device__ void measure_block_of_columns(const JobEntry& job, std::int64_t first
 
 // kInt8: some momentum is.
 template <bool kInt8>
-__global__ void __launch_bounds__(kSliceThreads, 3) measure_rows(StepView view,
-                                                                 const RowEntry* rows) {
+__global__ void __launch_bounds__(kSliceThreads, 3)
+    measure_rows(StepView view, const RowEntry* rows) {
   const RowEntry entry = rows[blockIdx.x];
   const JobEntry job = view.jobs[entry.job];
   const bool columns = view.matrices[entry.job].row_columns != 0;

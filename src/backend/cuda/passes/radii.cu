@@ -55,9 +55,8 @@ __device__ void begin_rode(const Rows& rows, const MatrixEntry& matrix, double m
   __shared__ double steps;
   const rules::RodeConstants& c = matrix.rode;
   rules::RodeRowTotals own;
-  rows.for_own([&](std::int64_t i) {
-    rules::add_row(own, rules::rode_tangent(c, rows.products[i]));
-  });
+  rows.for_own(
+      [&](std::int64_t i) { rules::add_row(own, rules::rode_tangent(c, rows.products[i])); });
   double sums[3] = {own.pg_pg, own.mm, own.start};
   block_sums<kThreads>(sums);
   const double target = rules::start_target(c.coefficients, matrix.iterates != 0);

@@ -4,10 +4,10 @@
 // Projection, rotation and rescaling are in the two coefficients. Where rows are normalised, row i
 // has a factor of its own: W' = on_w W + F_i (on_x X + on_u W); where rows have radii, it has both
 // coefficients for itself. These are kernels by themselves, so that they cost nothing elsewhere; so
-// is cautious decay (rules/cautious_decay.h). Bytes per element with
-// fp32 weights and a bf16 iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and
-// ||W||^2 are left per slice; the last kernel of this file adds them up. One block of 256 threads
-// per slice, six blocks per SM; a thread asks for two runs of both arrays before it uses the first.
+// is cautious decay (rules/cautious_decay.h). Bytes per element with fp32 weights and a bf16
+// iterate: reads 6, writes 4. ||W' - W||^2, of the weights as stored, and ||W||^2 are left per
+// slice; the last kernel of this file adds them up. One block of 256 threads per slice, six blocks
+// per SM; a thread asks for two runs of both arrays before it uses the first.
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/device/dependent_launch.cuh"
 #include "backend/cuda/device/reduce.cuh"
@@ -40,7 +40,7 @@ enum class OfRows { nothing, factors, coefficients };
 struct Mix {
   float on_w, on_x, on_u;
   std::uint64_t sequence;
-  const float* factors;  // of rows, or of columns; null: there is no iterate
+  const float* factors;                        // of rows, or of columns; null: there is no iterate
   const rules::RowWrite<float>* coefficients;  // the same; there always
   bool columns;
   bool cautious;
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) finish(StepView view) {
 
 void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  const auto kernel = view.cautious_matrices != 0 ? write<OfRows::nothing, true>
-                                                  : write<OfRows::nothing, false>;
+  const auto kernel =
+      view.cautious_matrices != 0 ? write<OfRows::nothing, true> : write<OfRows::nothing, false>;
   launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write");
@@ -198,8 +198,8 @@ void launch_write(const StepView& view, SliceRange range, cudaStream_t stream) {
 
 void launch_write_rows(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  const auto kernel = view.cautious_matrices != 0 ? write<OfRows::factors, true>
-                                                  : write<OfRows::factors, false>;
+  const auto kernel =
+      view.cautious_matrices != 0 ? write<OfRows::factors, true> : write<OfRows::factors, false>;
   launch_following(kernel, static_cast<unsigned>(range.count), kSliceThreads, stream,
                    Args{view, range.slices});
   RODE_CUDA_CHECK_LAUNCH(stream, "write_rows");
