@@ -158,10 +158,14 @@ def main() -> None:
     )
     parser.add_argument("--title", default="Old and new program in turn")
     args = parser.parse_args()
+    # Row by row on CUDA, since the clock of a GPU falls as it warms up.
     parts = {
-        "cuda": (lambda program: cuda_rows(program, CUDA_ROWS, args.repeat), args.old, args.new),
-        "cpu": (cpu_rows, args.old, args.new),
-        "python": (python_rows, *(args.python or (None, None))),
+        "cuda": [
+            (lambda program, row=row: cuda_rows(program, [row], args.repeat), args.old, args.new)
+            for row in CUDA_ROWS
+        ],
+        "cpu": [(cpu_rows, args.old, args.new)],
+        "python": [(python_rows, *(args.python or (None, None)))],
     }
     chosen = args.parts.split(",")
     unknown = [part for part in chosen if part not in parts]
@@ -173,7 +177,8 @@ def main() -> None:
     report["title"] = args.title
     for count in range(args.rounds):
         for part in chosen:
-            add_round(report, *parts[part])
+            for measure in parts[part]:
+                add_round(report, *measure)
             if part == "cuda" and count < args.new_rounds:
                 for name, value in cuda_rows(args.new, NEW_ROWS, args.repeat).items():
                     report["rows"].setdefault(name, {"old": [], "new": []})["new"].append(value)

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 #include "backend/cuda/device/stored.cuh"
 #include "backend/cuda/device/walk.cuh"
@@ -71,6 +72,17 @@ __device__ inline void store_int8(void* data, std::int64_t at, const std::int8_t
   static_cast<std::int8_t*>(data)[at] = q[0];
 }
 
+// The first thread's `value` in shared memory, for all threads of the block: what a pass reads
+// there again for each block of state takes no registers while its arrays are on their way. One
+// place per type, so once per kernel.
+template <class T>
+__device__ const T& in_shared(const T& value) {
+  __shared__ __align__(16) unsigned char place[sizeof(T)];
+  if (threadIdx.x == 0) new (place) T(value);
+  __syncthreads();
+  return *reinterpret_cast<const T*>(place);
+}
+
 // int8 state of a job, and how it is rounded in this step.
 struct QuantizedState {
   std::int8_t* data;
@@ -105,11 +117,7 @@ __device__ void round_run(const QuantizedState& state, std::int64_t stored, int 
 
 // What the elements of a block that a lane has seen tell of its scale, of all lanes.
 __device__ inline rules::BlockScale scale_of_warp(std::int32_t most) {
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    most = max(most, __shfl_xor_sync(0xffffffffU, most, distance));
-  }
-  return rules::block_scale(rules::magnitude(most));
+  return rules::block_scale(rules::magnitude(__reduce_max_sync(0xffffffffU, most)));
 }
 
 // body(Runs, at, scale, b) is given a lane's runs, where they lie, and the block's scale, and

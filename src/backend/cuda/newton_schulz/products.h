@@ -95,6 +95,8 @@ cudaError_t launch_hopper_fp8(const ProductArgs& args, ProductKind kind, cudaStr
 // the corrections that the next product makes (hopper/quantize.cu).
 struct QuantizeArgs {
   const PlainOperand* operands = nullptr;  // [bucket][role]
+  const int* members = nullptr;            // matrices of the batch
+  int count = 0;                           // of them
   const ProductItem* items = nullptr;      // of the applying products
   const int* lists = nullptr;
   int clusters = 0, longest = 0;

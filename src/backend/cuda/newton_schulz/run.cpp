@@ -105,6 +105,8 @@ void NewtonSchulz::Impl::quantize(const Batch& batch, const DeviceBatch& device,
   const DeviceList& list = device.lists[kApplyList];
   QuantizeArgs args;
   args.operands = device.operands.as<PlainOperand>();
+  args.members = device.members.as<int>();
+  args.count = static_cast<int>(batch.members.size());
   args.items = list.items.as<ProductItem>();
   args.lists = list.lists.as<int>();
   args.clusters = list.clusters;

@@ -214,7 +214,7 @@ __device__ double form_blocks(const JobEntry& job, const SlotWriter& slot, bool 
 // kRadii: the rows of all matrices of the range have radii, and coefficients that need registers.
 constexpr int blocks_per_sm(bool int8, bool radii) {
   if (radii) return int8 ? 2 : 4;
-  return int8 ? 3 : 6;
+  return int8 ? 4 : 6;
 }
 
 template <bool kInt8, bool kRadii>
@@ -240,7 +240,8 @@ __global__ void __launch_bounds__(kSliceThreads, blocks_per_sm(kInt8, kRadii)) f
                                    job.offset,
                                    step.state_draws,
                                    job.stochastic_state != 0};
-        return form_blocks(job, slot, vector, slice, rule, third, keep_gradient, state);
+        return form_blocks(in_shared(job), in_shared(slot), vector, in_shared(slice),
+                           in_shared(rule), third, keep_gradient, in_shared(state));
       }
     }
     return form_slice(job, slot, vector, slice, rule, third, keep_gradient);

@@ -7,9 +7,9 @@
 // squares of its columns (rows, where it is wide) are the diagonal of the Gram matrix.
 //
 // 6 bytes per element: X and U read, two copies written; 4 where nothing is corrected. One block
-// per tile of 128 x 128, 16 bytes per thread and load, half of the tile in flight. The copy along
-// columns goes through shared memory by words: 4 x 4 bytes are turned in registers. Sums of a tile
-// are left per column; the last tile of a column of tiles adds them up in their order.
+// per tile of 128 x 128, four per SM, 16 bytes per thread and load, half of the tile in flight. The
+// copy along columns goes through shared memory by words: 4 x 4 bytes are turned in registers. Sums
+// of a tile are left per column; the last tile of a column of tiles adds them up in their order.
 #include <cstdint>
 
 #include <cuda_fp16.h>
@@ -71,21 +71,25 @@ __device__ inline uint4 read_once(const void* at) {
   return v;
 }
 
-// t and factor of the matrix, in every thread: the product before left its tiles' sums.
-__device__ inline Correction correction_of(const QuantizeArgs& args, int matrix) {
+// t and factor of every matrix: the product before left its tiles' sums. A launch of its own, since
+// a matrix of the 1.5B shapes has 840 tiles, and each would read the sums of all.
+__global__ void __launch_bounds__(kBlock) correction_kernel(const QuantizeArgs args) {
+  follow();
+  const int matrix = args.members[blockIdx.x];
   const TileRange range = args.tiles[matrix];
   double t = 0;
   for (int i = static_cast<int>(threadIdx.x); i < range.count; i += kBlock) {
     t += args.partials[range.first + i].t;
   }
   t = block_sum<kBlock>(t);
+  if (threadIdx.x != 0) return;
   const double factor =
       args.projection == Projection::guarded ? rules::guard_factor(args.guard, t) : 1.0;
-  return {static_cast<float>(t), static_cast<float>(factor)};
+  args.corrections[matrix] = {static_cast<float>(t), static_cast<float>(factor)};
 }
 
 template <bool kCorrect>
-__global__ void __launch_bounds__(kBlock, 3) quantize_kernel(const QuantizeArgs args) {
+__global__ void __launch_bounds__(kBlock, 4) quantize_kernel(const QuantizeArgs args) {
   __shared__ std::uint32_t bytes[kTileSide * kWords];
   __shared__ float sums[kRowsApart][kTileSide];
   __shared__ int last;
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kBlock, 3) quantize_kernel(const QuantizeArgs 
   const PlainOperand from = own[kRoleX];
   const bool wide = item.order == OperandOrder::k_n;
   const int row0 = tile.row * kTileSide, column0 = item.col_tile * kTileSide;
-  const bool first = item.partial == args.tiles[tile.matrix].first && rank == 0;
+  [[maybe_unused]] const bool first = item.partial == args.tiles[tile.matrix].first && rank == 0;
   if (row0 >= from.rows) return;
 
   const int thread = static_cast<int>(threadIdx.x);
@@ -129,13 +133,15 @@ __global__ void __launch_bounds__(kBlock, 3) quantize_kernel(const QuantizeArgs 
       }
     }
   };
-  load(0);  // on their way while the sums are added up
   Correction correction{0, 1};
-  if constexpr (kCorrect) correction = correction_of(args, tile.matrix);
-  if (first && threadIdx.x == 0) args.corrections[tile.matrix] = correction;
+  if constexpr (kCorrect) {
+    correction = args.corrections[tile.matrix];
+  } else {
+    if (first && threadIdx.x == 0) args.corrections[tile.matrix] = correction;
+  }
 #pragma unroll 1
   for (int done = 0; done < kRuns; done += kAtOnce) {
-    if (done > 0) load(done);
+    load(done);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int down = (done + i) * kRowsApart;
@@ -151,26 +157,27 @@ __global__ void __launch_bounds__(kBlock, 3) quantize_kernel(const QuantizeArgs 
         e[2 * k] = 2 * k < left ? pair.x : 0.0F;
         e[2 * k + 1] = 2 * k + 1 < left ? pair.y : 0.0F;
       }
-      float of_row = 0;
+      if (wide) {
+        float of_row = 0;
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        of_column[k] += e[k] * e[k];
-        of_row += e[k] * e[k];
-        e[k] *= args.scale;
+        for (int k = 0; k < 8; ++k) of_row += e[k] * e[k];
+#pragma unroll
+        for (int distance = kAcross / 2; distance > 0; distance /= 2) {
+          of_row += __shfl_xor_sync(0xffffffffU, of_row, distance);
+        }
+        if (thread % kAcross == 0) sums[0][row + down] = of_row;
+      } else {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) of_column[k] += e[k] * e[k];
       }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) e[k] *= args.scale;
       const std::uint32_t low = four_bytes(e[0], e[1], e[2], e[3]),
                           high = four_bytes(e[4], e[5], e[6], e[7]);
       if (row0 + row + down < from.rows && left > 0) {
         *reinterpret_cast<uint2*>(rows_out + down * stride_out) = {low, high};
       }
       *reinterpret_cast<uint2*>(&bytes[word_at(row + down, thread % kAcross * 2)]) = {low, high};
-      if (wide) {
-#pragma unroll
-        for (int distance = kAcross / 2; distance > 0; distance /= 2) {
-          of_row += __shfl_xor_sync(0xffffffffU, of_row, distance);
-        }
-        if (thread % kAcross == 0) sums[0][row + down] = of_row;
-      }
     }
   }
   if (!wide) {
@@ -241,6 +248,9 @@ cudaError_t launch_quantize(const QuantizeArgs& args, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(args.clusters * args.longest * kClusterSize);
   const bool corrects =
       args.projection == Projection::guarded || args.projection == Projection::every;
+  if (corrects) {
+    launch_following(correction_kernel, static_cast<unsigned>(args.count), kBlock, stream, args);
+  }
   launch_following(corrects ? quantize_kernel<true> : quantize_kernel<false>, blocks, kBlock,
                    stream, args);
   return cudaGetLastError();
