@@ -2,7 +2,7 @@
 # Headers of NCCL, and of the CUDA libraries that c10d's header of NCCL includes.
 #
 # Torch's packages bring NCCL as a package of its own beside torch, with its header, in the version
-# that torch was built with; it comes first, since another version lays out c10d's options
+# that torch was built with; it comes first after NCCL_HOME, since another version lays out c10d's options
 # differently (nccl_group.cpp compares the two). The headers of CUDA come from the toolkit, or from
 # pip's packages beside torch.
 
@@ -30,7 +30,7 @@ function(rode_nccl_headers folders missing)
   endforeach()
   find_path(
     RODE_NCCL_nccl.h NAMES nccl.h
-    HINTS "${site}/nvidia/nccl" ENV NCCL_HOME
+    HINTS ENV NCCL_HOME "${site}/nvidia/nccl"
     PATHS ${packages} ${toolkit} /usr/local/cuda
     PATH_SUFFIXES include
   )
@@ -66,7 +66,7 @@ function(rode_use_nccl target source)
   get_target_property(torch RodeTorch::RodeTorch INTERFACE_INCLUDE_DIRECTORIES)
   # These headers are many, and of versions that nobody has tried together: better no NCCL than no
   # program.
-  if(NOT DEFINED RODE_NCCL_COMPILES)
+  if(NOT RODE_NCCL_COMPILES)  # again after a failure: NCCL_HOME may have changed
     message(STATUS "Groups of NCCL: compiling c10d's header")
     set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
     try_compile(

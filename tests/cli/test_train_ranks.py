@@ -160,7 +160,7 @@ def test_nccl_is_refused_where_ranks_have_no_gpu(rode, task, tmp_path):
     with_nccl = ("--device", "cpu", "--ranks-backend", "nccl")
     done = rode.call(*words(task, tmp_path / "out", "--ranks", 2, *with_nccl))
     assert done.returncode == FAILED
-    assert "backend = nccl cannot be had: rank 0: it has no CUDA device" in done.stderr
+    assert "backend = nccl cannot be had: rank 0: no CUDA device was given" in done.stderr
     assert done.stderr.count("cannot be had") == 1
     assert not (tmp_path / "out").exists()
 

@@ -297,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(
         GuardedSet{"polar_express_fp8", Coefficients::polar_express, NsDType::fp8, kHalfIterate},
         GuardedSet{"you_fp8", Coefficients::you, NsDType::fp8, kHalfIterate},
         GuardedSet{"four_fp8", Coefficients::four, NsDType::fp8, kFourE4m3, CudaProducts::automatic,
-                   0.10},
+                   kLastOfFour},
         // The kernels of other chips.
         GuardedSet{"four_bf16_mma", Coefficients::four, NsDType::bf16, 0,
                    CudaProducts::tensor_cores}),

@@ -37,7 +37,7 @@ TEST(GroupBackends, AreGlooWhereRanksHaveNoGpuOfTheirOwn) {
 
 TEST(GroupBackends, AreRefusedOnAllRanksWhereNcclCannotBeHad) {
   const RankFolder folder;
-  const std::string why = !::torch::cuda::is_available() ? "rank 0: it has no CUDA device"
+  const std::string why = !::torch::cuda::is_available() ? "rank 0: no CUDA device was given"
                           : is_nccl_available()          ? "ranks 0 and 1 have the same GPU"
                                                 : "rank 0: its program was built without NCCL";
   for (const RankReport& report : run_ranks("asked for nccl", {.size = 2}, folder)) {

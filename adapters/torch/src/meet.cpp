@@ -103,7 +103,7 @@ struct Offer {
 Offer own_offer(const Meeting& meeting) {
   Offer own{std::string(backend_name(meeting.backend)), "", ""};
   if (meeting.backend == GroupBackend::gloo) return own;
-  own.obstacle = meeting.device < 0 ? "it has no CUDA device" : nccl_obstacle();
+  own.obstacle = meeting.device < 0 ? "no CUDA device was given" : nccl_obstacle();
   try {
     if (own.obstacle.empty()) own.gpu = gpu_identity(meeting.device);
   } catch (const std::exception& error) {
@@ -157,7 +157,8 @@ bool takes_nccl(c10d::Store& store, const Meeting& meeting) {
   const std::string obstacle = obstacle_of(offers);
   if (meeting.backend == GroupBackend::nccl && !obstacle.empty()) {
     throw no_meeting(ErrorKind::unsupported,
-                     "backend = nccl cannot be had: " + obstacle + "; or choose gloo");
+                     "backend = nccl cannot be had: " + obstacle +
+                         "; give every rank a GPU of its own, or choose backend = gloo");
   }
   return obstacle.empty();
 }
