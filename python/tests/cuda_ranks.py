@@ -3,12 +3,12 @@
 
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 from parallel_ranks import make, outcome
 from parted_ranks import LR, PARTED_OPTIONS
+from shared_ranks import end_rank
 from whole_ranks import groups_of
 
 import rode
@@ -210,11 +210,7 @@ def process(rank, folder):
         },
         "placed bad": {p: step_placed_badly(rank, p, mesh) for p in ("fp32", "bf16")},
     }
-    torch.save(results, f"{folder}/{rank}.part")
-    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    while not all(os.path.exists(f"{folder}/{peer}.pt") for peer in range(WORLD)):
-        time.sleep(0.01)
-    os._exit(0)  # without gloo's destructors, which may wait for a peer that is gone
+    end_rank(results, folder, rank, WORLD)
 
 
 if __name__ == "__main__":

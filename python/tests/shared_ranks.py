@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the processes of a test once, also where several workers of pytest share its tests."""
+"""Starts the processes of a test once, also where several workers of pytest share its tests, and
+ends them."""
 
 import json
 import os
@@ -7,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 import time
+
+import torch
 
 TIMEOUT_S = 300
 
@@ -42,3 +45,12 @@ def run_ranks(factory, program: str, world: int) -> tuple[pathlib.Path, list[int
         part.write_text(json.dumps(found))
         part.rename(codes)
     return folder, found
+
+
+def end_rank(results: dict, folder: str, rank: int, world: int) -> None:
+    """Leaves what a process has found as RANK.pt, and ends it when all have done so."""
+    torch.save(results, f"{folder}/{rank}.part")
+    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
+    while not all(os.path.exists(f"{folder}/{peer}.pt") for peer in range(world)):
+        time.sleep(0.01)
+    os._exit(0)  # without gloo's destructors, which may wait for a peer that is gone

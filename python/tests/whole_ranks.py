@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the processes of test_wholes.py do: four of them run this file once."""
 
-import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
+from shared_ranks import end_rank
 
 import rode
 
@@ -289,11 +288,7 @@ def process(rank, folder):
         "shards": consolidate_shards(meshes["four"]),
         **parted_ranks.results(rank, meshes, folder),
     }
-    torch.save(results, f"{folder}/{rank}.part")
-    os.rename(f"{folder}/{rank}.part", f"{folder}/{rank}.pt")
-    while not all(os.path.exists(f"{folder}/{peer}.pt") for peer in range(WORLD)):
-        time.sleep(0.01)
-    os._exit(0)  # without gloo's destructors, which may wait for a peer that is gone
+    end_rank(results, folder, rank, WORLD)
 
 
 if __name__ == "__main__":

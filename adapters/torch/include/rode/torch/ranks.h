@@ -14,8 +14,9 @@
 namespace rode::torch {
 
 // This process among those of a group. Every call except rank, size, backend, leave and the counts
-// is one of all ranks, waits for a limited time, and throws an Error{process_group} that names the
-// ranks which do not answer; the group is unusable then.
+// is one of all ranks, waits for a limited time (except the first call of NCCL, which makes its
+// communicator), and throws an Error{process_group} that names the ranks which do not answer; the
+// group is unusable then.
 class Ranks {
  public:
   struct Impl;
