@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument(
         "--new-rounds", type=int, default=3, help="of the CUDA rows that only NEW has, default 3"
     )
+    parser.add_argument("--only", default="", help="CUDA rows whose name contains this")
     parser.add_argument("--title", default="Old and new program in turn")
     args = parser.parse_args()
     # Row by row on CUDA, since the clock of a GPU falls as it warms up.
@@ -163,6 +164,7 @@ def main() -> None:
         "cuda": [
             (lambda program, row=row: cuda_rows(program, [row], args.repeat), args.old, args.new)
             for row in CUDA_ROWS
+            if args.only in " ".join(row)
         ],
         "cpu": [(cpu_rows, args.old, args.new)],
         "python": [(python_rows, *(args.python or (None, None)))],

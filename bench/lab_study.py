@@ -6,15 +6,15 @@
   lab_study.py unpack FILE ... --out DIR
   lab_study.py table STUDY DIR [--base ROW]
 
-STUDY is a JSON file as in bench/studies/: the task, its seeds, and rows of an optimizer with its
-options, the most important first. A row with `trials`, a list of options, is first run once with each
-of them, on `trial_seed` for `trial_steps`; the one of the lowest final loss is then the row's. `list`
-prints the runs in the order in which they are made: all trials, then all rows of the first seed, of
-the second, and so on.
+STUDY is a JSON file as in bench/studies/: the task (built in, or a .toml file beside it), its seeds,
+and rows of an optimizer with its options, the most important first. A row with `trials`, a list of
+options, is first run once with each of them, on `trial_seed` for `trial_steps`; the one of the lowest
+final loss is then the row's. `list` prints the runs in the order in which they are made: all trials,
+then all rows of the first seed, of the second, and so on.
 
-`run` makes those that are not done, with `rode train`, in OUT/ROW-seedS; it begins none that would
-not end within the budget of seconds, judged by the slowest so far per step (before there is one, by
---expect). The files of earlier parts (--done) are unpacked into OUT first. Of a finished run only
+`run` makes those that are not done, with `rode train`, in OUT/ROW-seedS, --workers at a time; it
+begins none that would not end within the budget of seconds, judged by the slowest so far per step
+(before there is one, by --expect). The files of earlier parts (--done) are unpacked into OUT first. Of a finished run only
 what `rode report` reads is kept; --pack puts those of this part into one .tar.xz with the SHA-256
 of every file, which `unpack` compares.
 """
@@ -54,6 +54,8 @@ def read_study(path: pathlib.Path) -> dict:
     study = json.loads(path.read_text())
     if unknown := set(study) - KEYS:
         sys.exit(f"{path}: unknown key '{min(unknown)}'; expected {', '.join(sorted(KEYS))}")
+    if study["task"].endswith(".toml"):  # a task of the study's own, beside it
+        study["task"] = str(path.parent / study["task"])
     names = [name_of(row) for row in study["rows"]]
     for name in names:
         if names.count(name) > 1:
@@ -149,51 +151,106 @@ class Failed(Exception):
     pass
 
 
-def train(words: list[str], folder: pathlib.Path, seconds: float) -> bool:
-    """Whether the run is done; one that outlasts its time is asked to save and end."""
-    process = subprocess.Popen(words)
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        process.wait()
-        return False
-    if not study_files.result_of(folder):  # a run that diverged has a result
-        raise Failed(f"{folder.name} failed with status {process.returncode}: {' '.join(words)}")
-    return True
+@dataclasses.dataclass
+class Started:
+    """A run in progress."""
+
+    run: Run
+    folder: pathlib.Path
+    process: subprocess.Popen
+    begin: float
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.begin
+
+
+def first_ended(started: list[Started], deadline: float) -> Started | None:
+    """The one that ends first; None where none does before the deadline."""
+    while time.monotonic() < deadline:
+        for one in started:
+            if one.process.poll() is not None:
+                return one
+        time.sleep(0.05)
+    return None
+
+
+def stop(started: list[Started]) -> None:
+    """Asks those in progress to save and end."""
+    for one in started:
+        one.process.terminate()
+    for one in started:
+        one.process.wait()
+
+
+class Series:
+    """Makes the runs that are not done, several at a time, until they are or the time is over."""
+
+    def __init__(self, planned, arguments: argparse.Namespace):
+        self.planned = planned  # planned(out): the runs as they are known, asked again after each
+        self.arguments = arguments
+        self.deadline = time.monotonic() + arguments.budget - MARGIN
+        self.rate = arguments.expect / 600  # seconds per step, of the slowest so far
+        self.measured = False
+        self.started: list[Started] = []
+
+    def todo(self) -> list[Run]:
+        runs = self.planned(self.arguments.out)
+        return [run for run in runs if not study_files.is_done(self.arguments, run)]
+
+    def start(self) -> None:
+        """As many as there are workers, and as will end in time."""
+        names = {one.run.name for one in self.started}
+        for run in self.todo():
+            if run.name in names:
+                continue
+            remaining = self.deadline - time.monotonic()
+            if len(self.started) == self.arguments.workers:
+                return
+            if self.rate * (run.steps or 600) > remaining:
+                return
+            folder = self.arguments.out / run.name
+            process = subprocess.Popen(command_of(run, folder, self.arguments))
+            self.started.append(Started(run, folder, process, time.monotonic()))
+
+    def finish(self, one: Started) -> None:
+        self.started.remove(one)
+        result = study_files.result_of(one.folder)
+        if not result:  # a run that diverged has a result
+            words = " ".join(map(str, one.process.args))
+            raise Failed(f"{one.run.name} failed with status {one.process.returncode}: {words}")
+        trim(one.folder)
+        spent = one.seconds()
+        if result["status"] == "finished" or not self.measured:
+            rate = spent / (one.run.steps or 600)
+            self.rate = max(self.rate, rate) if self.measured else rate
+            self.measured = True
+        print(f"{one.run.name}: {told(result)}, {spent:.1f} s", flush=True)
+
+    def make(self) -> None:
+        try:
+            while True:
+                self.start()
+                one = first_ended(self.started, self.deadline) if self.started else None
+                if one is None:
+                    return
+                self.finish(one)
+        finally:
+            stop(self.started)
 
 
 def make_runs(planned, arguments: argparse.Namespace) -> None:
-    """`planned(out)`: the runs as they are known; asked again after each."""
-    begin = time.monotonic()
     arguments.out.mkdir(parents=True, exist_ok=True)
     earlier = study_files.unpack_all(arguments.done, arguments.out)
-    rate = arguments.expect / 600  # seconds per step, of the slowest so far
-    measured = False
+    series = Series(planned, arguments)
     failed = None
-    while True:
-        todo = [run for run in planned(arguments.out) if not study_files.is_done(arguments, run)]
-        start = time.monotonic()
-        remaining = arguments.budget - MARGIN - (start - begin)
-        if not todo or rate * (todo[0].steps or 600) > remaining:
-            break
-        run, folder = todo[0], arguments.out / todo[0].name
-        try:
-            if not train(command_of(run, folder, arguments), folder, remaining):
-                break
-        except Failed as error:
-            failed = str(error)  # those that have finished are packed all the same
-            break
-        trim(folder)
-        spent = time.monotonic() - start
-        result = study_files.result_of(folder)
-        if result["status"] == "finished" or not measured:
-            rate = max(rate if measured else 0, spent / (run.steps or 600))
-            measured = True
-        print(f"{run.name}: {told(result)}, {spent:.1f} s", flush=True)
+    try:
+        series.make()
+    except Failed as error:
+        failed = str(error)  # those that have finished are packed all the same
     if arguments.pack:
         count = study_files.pack(arguments.out, arguments.pack, earlier)
         print(f"packed {count} runs in {arguments.pack}")
+    todo = series.todo()
     print(f"left out: {' '.join(run.name for run in todo)}" if todo else "all runs are done")
     if failed:
         sys.exit(failed)
@@ -207,7 +264,8 @@ def run_words(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--expect", type=float, default=90, help="seconds of 600 steps, at first")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, help="of each run")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time, default 1")
     parser.add_argument("--log-interval", type=int)
     parser.add_argument("--scale", help="of the task, to try the series; its length counts then")
     parser.add_argument("--pack", type=pathlib.Path, help="pack OUT into this file at the end")

@@ -83,6 +83,12 @@ struct ElementRuleList {
     std::int32_t at = 0;
     (void)((at++ == index ? (f.template operator()<Rules>(), true) : false) || ...);
   }
+
+  // The same for every rule, in the order of their indices.
+  template <class F>
+  static void for_each(F&& f) {
+    (f.template operator()<Rules>(), ...);
+  }
 };
 
 // The macro has no separator between its entries: a leading one, dropped here.

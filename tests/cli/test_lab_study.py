@@ -27,7 +27,10 @@ def call(*words):
 def test_a_study_names_optimizers_and_options_that_there_are(rode, path):
     study = json.loads(path.read_text())
     listed = json.loads(rode.call("optimizers", "--json").stdout)["optimizers"]
-    task = json.loads(rode.call("tasks", study["task"], "--json").stdout)["optimizers"]
+    task = study["task"]
+    if task.endswith(".toml"):
+        task = path.parent / task
+    task = json.loads(rode.call("tasks", task, "--json").stdout)["optimizers"]
     # A variant of the task takes the options of its optimizer.
     options = {entry["name"]: {o["key"] for o in entry["options"]} for entry in listed}
     options |= {entry["name"]: options[entry["optimizer"]] for entry in task}
@@ -61,7 +64,7 @@ def test_a_part_goes_on_where_the_last_one_ended(rode, tmp_path):
     assert "left out: adamw-trial1 adamw-trial2 rode-seed1" in nothing.stdout
 
     first = tmp_path / "first.tar.xz"
-    done = call("run", file, *words, "--out", tmp_path / "a", "--pack", first)
+    done = call("run", file, *words, "--out", tmp_path / "a", "--pack", first, "--workers", 2)
     assert done.returncode == 0 and "packed 5 runs" in done.stdout, done.stdout + done.stderr
     kept = {"run.json", "log.jsonl", "times.jsonl", "result.json"}
     assert {path.name for path in (tmp_path / "a" / "rode-seed1").iterdir()} == kept

@@ -8,6 +8,16 @@
 
 namespace rode::cuda {
 
+// Up to kCount runs of kWidth elements that one of kThreads threads works on at the same time.
+template <int kWidth, int kCount, int kThreads = kSliceThreads>
+struct Runs {
+  static constexpr int kStep = kWidth * kThreads;  // from one run to the next
+  int begin;                                       // of the first run
+  int end;                                         // runs from here on are not there
+  __device__ int element(int u) const { return begin + u * kStep; }
+  __device__ bool valid(int u) const { return element(u) < end; }
+};
+
 // A slice of a row-major matrix. Elements are numbered from the slice's first one, in
 // row-major order without gaps.
 struct Walk {
@@ -40,6 +50,19 @@ struct Walk {
     return (row + down) * stride + (right - down * cols);
   }
 
+  // The same for all runs: one branch for them together.
+  template <int kWidth, int kCount, int kThreads>
+  __device__ void places(const Runs<kWidth, kCount, kThreads>& runs, std::int64_t stride,
+                         std::int64_t (&begin)[kCount]) const {
+    if (stride == cols) {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) begin[u] = first + runs.element(u);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kCount; ++u) begin[u] = at(runs.element(u), stride);
+    }
+  }
+
   // Rows down from the slice's first row to what lies `right` of that row's beginning.
   __device__ std::int64_t rows_to(std::int64_t right) const {
     // A slice ends in the next row at the latest where rows are longer than it.
@@ -47,16 +70,6 @@ struct Walk {
                           : static_cast<std::int64_t>(static_cast<std::uint32_t>(right) /
                                                       static_cast<std::uint32_t>(cols));
   }
-};
-
-// Up to kCount runs of kWidth elements that one of kThreads threads works on at the same time.
-template <int kWidth, int kCount, int kThreads = kSliceThreads>
-struct Runs {
-  static constexpr int kStep = kWidth * kThreads;  // from one run to the next
-  int begin;                                       // of the first run
-  int end;                                         // runs from here on are not there
-  __device__ int element(int u) const { return begin + u * kStep; }
-  __device__ bool valid(int u) const { return element(u) < end; }
 };
 
 // Calls body(Runs) until the block has covered `count` elements: in runs of four where

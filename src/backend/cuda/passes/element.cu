@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element rules over the tensors of all parameters in one launch.
+// The element rules over the tensors of all parameters, one launch per rule that a step has.
+//
+// A kernel of all rules would have the registers of the greediest. Blocks of another rule leave at
+// once; a step with more than one rule is rare.
 //
 // The equations are those of rules/; what all elements of a tensor share was computed at the
 // gate. Bytes per element in fp32: with k moments it reads 8 + 4k and writes 4 + 4k, 3 less of each
@@ -24,6 +27,7 @@ struct Args {
   const ElementStep* steps;
   double* moved;
   std::int32_t element_from;
+  std::int32_t rule;  // index of the kernel's
 };
 
 template <class Rule>
@@ -117,31 +121,28 @@ __device__ Moved step_blocks(const JobEntry& job, std::uint64_t sequence, const 
 }
 
 // kInt8: some first moment is. A block of it in registers: fewer threads with more on their way.
-template <bool kInt8>
+template <class Rule, bool kInt8>
 __global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 5) element(Args args) {
   const SliceEntry entry = args.slices[blockIdx.x];
-  if (args.live[entry.job] == 0) return;
+  const std::int32_t index = entry.job - args.element_from;
+  if (args.live[entry.job] == 0 || args.elements[index].rule != args.rule) return;
   const JobEntry job = args.jobs[entry.job];
-  const ElementStep& step = args.steps[entry.job - args.element_from];
+  const ElementStep& step = args.steps[index];
+  const auto& coefficients = step.coefficients.as<typename Rule::Coefficients>();
   const Walk slice(job.rows, job.cols, entry.index);
   Moved moved;
-  rules::ElementRules::visit(args.elements[entry.job - args.element_from].rule, [&]<class Rule>() {
-    const auto& coefficients = step.coefficients.as<typename Rule::Coefficients>();
-    if constexpr (kInt8 && Rule::kQuantizesFirst) {
-      if (job.scales != nullptr) {
-        const QuantizedState state{static_cast<std::int8_t*>(job.moments[0].data),
-                                   job.scales,
-                                   job.stride,
-                                   job.scale_stride,
-                                   job.offset,
-                                   step.state_draws,
-                                   job.stochastic_state != 0};
-        moved = step_blocks<Rule>(job, step.sequence, slice, coefficients, state);
-        return;
-      }
-    }
+  if (kInt8 && job.scales != nullptr) {
+    const QuantizedState state{static_cast<std::int8_t*>(job.moments[0].data),
+                               job.scales,
+                               job.stride,
+                               job.scale_stride,
+                               job.offset,
+                               step.state_draws,
+                               job.stochastic_state != 0};
+    moved = step_blocks<Rule>(job, step.sequence, slice, coefficients, state);
+  } else {
     moved = step_slice<Rule>(job, step.sequence, slice, coefficients);
-  });
+  }
   double sums[2] = {moved.dd, moved.ww};
   block_sums<kSliceThreads>(sums);
   if (threadIdx.x != 0) return;
@@ -154,11 +155,18 @@ __global__ void __launch_bounds__(kSliceThreads, kInt8 ? 3 : 5) element(Args arg
 
 void launch_element(const StepView& view, SliceRange range, cudaStream_t stream) {
   if (range.count == 0) return;
-  const auto kernel = view.int8_elements != 0 ? element<true> : element<false>;
-  kernel<<<static_cast<unsigned>(range.count), kSliceThreads, 0, stream>>>(
-      {range.slices, view.jobs, view.live, view.elements, view.element_steps, view.moved,
-       view.element_from});
-  RODE_CUDA_CHECK_LAUNCH(stream, "element");
+  std::int32_t rule = 0;
+  rules::ElementRules::for_each([&]<class Rule>() {
+    Args args{range.slices,       view.jobs,  view.live,         view.elements,
+              view.element_steps, view.moved, view.element_from, rule++};
+    if ((view.element_rules >> args.rule & 1U) == 0) return;
+    auto kernel = element<Rule, false>;
+    if constexpr (Rule::kQuantizesFirst) {
+      if (view.int8_elements != 0) kernel = element<Rule, true>;
+    }
+    kernel<<<static_cast<unsigned>(range.count), kSliceThreads, 0, stream>>>(args);
+    RODE_CUDA_CHECK_LAUNCH(stream, "element");
+  });
 }
 
 }  // namespace rode::cuda

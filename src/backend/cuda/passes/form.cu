@@ -140,8 +140,7 @@ __device__ double form_slice(const JobEntry& job, const SlotWriter& slot, bool v
   double sum = 0;
   walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
     std::int64_t at[kCount];
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) at[u] = slice.at(runs.element(u), job.stride);
+    slice.places(runs, job.stride, at);
     Bits<kWidth> t_bits[kCount], b_bits[kCount], g_bits[kCount];
     load(job.moments[0], runs, at, b_bits);
     load(job.grad, runs, at, g_bits);

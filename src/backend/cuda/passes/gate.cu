@@ -31,16 +31,18 @@ __global__ void __launch_bounds__(kTotalThreads) total(StepView view) {
   rules::MatrixProducts sums;
   if (job.active != 0) {
     const std::int64_t count = job.sums;
-    const bool more = job.measure != Measure::gradient;
+    if (job.measure == Measure::gradient) {
 #pragma unroll 4
-    for (std::int64_t c = threadIdx.x; c < count; c += kTotalThreads) {
-      sums.gg += parts[c].gg;
-      if (more) {
+      for (std::int64_t c = threadIdx.x; c < count; c += kTotalThreads) sums.gg += parts[c].gg;
+    } else {
+#pragma unroll 4
+      for (std::int64_t c = threadIdx.x; c < count; c += kTotalThreads) {
         sums.tt += parts[c].tt;
         sums.bt += parts[c].bt;
         sums.gt += parts[c].gt;
         sums.bb += parts[c].bb;
         sums.bg += parts[c].bg;
+        sums.gg += parts[c].gg;
       }
     }
   }

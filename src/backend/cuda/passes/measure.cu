@@ -62,8 +62,7 @@ __device__ void measure_slice(const JobEntry& job, const Walk& slice, rules::Mat
   walk<kRuns>(slice.count, job.vector != 0,
               [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
                 std::int64_t at[kCount];
-#pragma unroll
-                for (int u = 0; u < kCount; ++u) at[u] = slice.at(runs.element(u), job.stride);
+                slice.places(runs, job.stride, at);
                 Bits<kWidth> t_bits[kCount], b_bits[kCount], g_bits[kCount];
                 load(job.grad, runs, at, g_bits);
                 [[maybe_unused]] float scale[kCount] = {};

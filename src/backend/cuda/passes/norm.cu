@@ -23,8 +23,7 @@ __global__ void __launch_bounds__(kSliceThreads)
     const Walk slice(args.rows, args.cols, c);
     walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
       std::int64_t at[kCount];
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) at[u] = slice.at(runs.element(u), args.stride);
+      slice.places(runs, args.stride, at);
       Bits<kWidth> bits[kCount];
       load(args.weight, runs, at, bits);
 #pragma unroll

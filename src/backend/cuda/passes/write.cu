@@ -72,11 +72,8 @@ __device__ Moved write_slice(const JobEntry& job, const Iterate& iterate, const 
   Moved moved;
   walk<kRuns>(slice.count, vector, [&]<int kWidth, int kCount>(const Runs<kWidth, kCount>& runs) {
     std::int64_t at[kCount], place[kCount];
-#pragma unroll
-    for (int u = 0; u < kCount; ++u) {
-      at[u] = slice.at(runs.element(u), job.stride);
-      place[u] = slice.at(runs.element(u), iterate.stride);
-    }
+    slice.places(runs, job.stride, at);
+    slice.places(runs, iterate.stride, place);
     Bits<kWidth> w_bits[kCount], x_bits[kCount];
     load(job.weight, runs, at, w_bits);
     if (iterate.data != nullptr) {

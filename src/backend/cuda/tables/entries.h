@@ -171,6 +171,8 @@ struct StepView {
   std::int32_t job_count, matrix_count, element_from, element_count;
   // Whether any momentum is int8: which kernels run.
   std::int32_t int8_matrices, int8_elements;
+  // Which kernels of element rules run: bit i where a job has rule i.
+  std::uint32_t element_rules;
   // Whether any matrix has cautious decay: which kernel writes them.
   std::int32_t cautious_matrices;
 };

@@ -129,6 +129,7 @@ void JobTables::place(cudaStream_t stream) {
   const auto matrices_end = jobs_.begin() + view_.matrix_count;
   view_.int8_matrices = std::any_of(jobs_.begin(), matrices_end, int8) ? 1 : 0;
   view_.int8_elements = std::any_of(matrices_end, jobs_.end(), int8) ? 1 : 0;
+  for (const ElementEntry& element : elements_) view_.element_rules |= 1U << element.rule;
   const auto cautious = [](const MatrixEntry& matrix) {
     return matrix.muon != 0 && matrix.muon_constants.cautious;
   };

@@ -57,7 +57,7 @@ __device__ inline void sum_squares(const Consumer& me, Shared& shared,
 
 // D = alpha acc + beta C + gamma I, and its mirror image on the other side of the diagonal. Each is
 // stored by halves: one is on its way while the other is written.
-template <class Element, bool kBlend>
+template <class Element, bool kBlend, bool kSchatten>
 __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, const ProductItem& item,
                                                    const ProductTile& tile, Blend blend,
                                                    Consumer& me, Shared& shared,
@@ -70,7 +70,7 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
     me.wait_loaded();
     // Nobody may ask for the next tile before all have seen this one: see multiply().
     me.sync();
-    if (phase.squares != nullptr) blend = shared.blend[me.index];
+    if (kSchatten && phase.squares != nullptr) blend = shared.blend[me.index];
   } else {
     me.wait_free();
   }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
       average<Element>(me, own, packed);
       me.sync();
     }
-    if (phase.squares != nullptr) sum_squares<Element>(me, shared, packed);
+    if (kSchatten && phase.squares != nullptr) sum_squares<Element>(me, shared, packed);
   }
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -125,7 +125,7 @@ __device__ __forceinline__ void epilogue_symmetric(const ProductArgs& args, cons
     }
   }
   if constexpr (!kBlend) {
-    if (phase.squares != nullptr && me.leads()) {
+    if (kSchatten && phase.squares != nullptr && me.leads()) {
       const double(&s)[4][2] = shared.sums[me.index];
       const double own_squares = s[0][0] + s[1][0] + s[2][0] + s[3][0];
       add_squares(phase.squares + tile.matrix,
