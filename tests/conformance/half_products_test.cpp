@@ -218,8 +218,8 @@ TEST(HalfProducts, StayNearWhereTilesAreReprojectedBehindTheProducts) {
     const Problem problem{.shape = shape,
                           .weight = spectrum(for_weight, shape[0], shape[1], false),
                           .gradients = {spectrum(for_gradient, shape[0], shape[1], true)}};
-    // The pull would lengthen these short weights so much that the turn hardly shows.
-    const Method method = Method::by_name("rode", {{"lr", "0.02"}, {"radius_pull", "0"}});
+    // An adaptive radius would lengthen these short weights so much that the turn hardly shows.
+    const Method method = Method::by_name("rode", {{"lr", "0.02"}, {"radius", "fixed"}});
     const Expected expected = expected_of(method, problem);
     expect_near(judge, method, problem, "rode lr=0.02 " + testing::to_string(shape) + " aligned",
                 expected);
