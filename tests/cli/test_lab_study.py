@@ -37,8 +37,24 @@ def test_a_study_names_optimizers_and_options_that_there_are(rode, path):
     for row in study["rows"]:
         for given in (row.get("set", {}), *row.get("trials", [])):
             assert set(given) <= options[row["optimizer"]], row
-    if any("trials" in row for row in study["rows"]):
-        assert len({len(row["trials"]) for row in study["rows"]}) == 1
+    check_trials_are_fair(study["rows"])
+
+
+def check_trials_are_fair(rows):
+    """Four trials each; a fifth only beyond the rates of these, where their best was at the end."""
+    if not any("trials" in row for row in rows):
+        return
+    for row in rows:
+        rates = [trial["lr"] for trial in row["trials"]]
+        assert len(rates) in (4, 5), row
+        for beyond in rates[4:]:
+            assert not min(rates[:4]) <= beyond <= max(rates[:4]), row
+
+
+@pytest.mark.parametrize("rates", [[1, 2, 4], [1, 2, 4, 8, 3], [1, 2, 4, 8, 16, 32]])
+def test_trials_that_are_not_fair_are_found(rates):
+    with pytest.raises(AssertionError):
+        check_trials_are_fair([{"trials": [{"lr": rate} for rate in rates]}])
 
 
 def test_a_part_goes_on_where_the_last_one_ended(rode, tmp_path):
