@@ -157,15 +157,29 @@ double sum_of_squares(const float* x, std::int64_t n) {
   return sum_of<double>(n, [&](std::int64_t i) { return exact(x[i]) * exact(x[i]); });
 }
 
-// One place alone does not use all of the memory's bandwidth.
+// One place alone does not use all of the memory's bandwidth, and what the processor prefetches by
+// itself ends with the page: eight places, each asked for 1 KB ahead.
 RODE_VERSIONS
 double sum_of_slice_squares(const float* x, std::int64_t n) {
+  constexpr std::int64_t kPlaces = 8, kRun = 64, kAhead = 256;
   const auto square = [&](std::int64_t i) { return exact(x[i]) * exact(x[i]); };
-  const std::int64_t q = n / 4;
-  double sum = sum_of<double>(q, [&](std::int64_t i) {
-    return (square(i) + square(i + q)) + (square(i + 2 * q) + square(i + 3 * q));
-  });
-  for (std::int64_t i = 4 * q; i < n; ++i) sum += square(i);
+  const std::int64_t q = n / kPlaces;
+  double sum = 0;
+  for (std::int64_t at = 0; at < q; at += kRun) {
+    for (std::int64_t place = 0; place < kPlaces; ++place) {
+      const std::int64_t next = at + kAhead;
+      for (std::int64_t i = next; i < std::min(next + kRun, q); i += kLine) {
+        __builtin_prefetch(x + place * q + i);
+      }
+    }
+    const auto squares = [&](std::int64_t k) {
+      const std::int64_t i = at + k;
+      return ((square(i) + square(i + q)) + (square(i + 2 * q) + square(i + 3 * q))) +
+             ((square(i + 4 * q) + square(i + 5 * q)) + (square(i + 6 * q) + square(i + 7 * q)));
+    };
+    sum += at + kRun <= q ? sum_of<double>(kRun, squares) : sum_of<double>(q - at, squares);
+  }
+  for (std::int64_t i = kPlaces * q; i < n; ++i) sum += square(i);
   return sum;
 }
 

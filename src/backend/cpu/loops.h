@@ -22,6 +22,10 @@ inline constexpr std::int64_t kSlice = 65536;
 // them follow. A block of int8 state is one tile.
 inline constexpr std::int64_t kTile = rules::kScaleBlock;
 
+// Elements of fp32 in a line of the processor's caches: what is asked for ahead is asked for in
+// lines.
+inline constexpr std::int64_t kLine = 16;
+
 inline std::int64_t slice_count(std::int64_t elements) { return (elements + kSlice - 1) / kSlice; }
 
 // Calls f(tight, stored, n, row, col) for the runs of slice `slice`, each within one row: n <=

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pool: one generation per run, tasks distributed by an atomic counter.
+//
+// A thread that waits looks for a few microseconds before it sleeps. A step is many short runs, and
+// a sleeping thread is late: the system may wake it on the core of the thread that woke it, and
+// move it elsewhere a millisecond later.
 #include "backend/cpu/thread_pool.h"
 
 #include <atomic>
@@ -14,34 +18,58 @@
 #include <unistd.h>
 
 #include "backend/cpu/blas.h"
+#include "core/cores.h"
 #include "rode/error.h"
 
 namespace rode::cpu {
+namespace {
+
+// Some 20 microseconds.
+constexpr int kLooks = 1000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
 
 struct ThreadPool::Crew {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable start, done;
-  std::uint64_t generation = 0;
-  int running = 0;
-  bool stopped = false;
+  // Changed under the mutex, so that nobody falls asleep beside a change; looked at without it.
+  std::atomic<std::uint64_t> generation{0};
+  std::atomic<int> running{0};
+  std::atomic<bool> stopped{false};
   std::exception_ptr failure;
+  int looks = 0;  // before a thread sleeps; none where threads would wait for each other's core
 
   std::atomic<std::int64_t> next{0};
   std::int64_t count = 0;
   void* context = nullptr;
   Call call = nullptr;
 
+  template <class F>
+  void wait(std::condition_variable& changed, F&& over) {
+    for (int look = 0; look < looks; ++look) {
+      if (over()) return;
+      pause();
+    }
+    std::unique_lock lock(mutex);
+    changed.wait(lock, over);
+  }
+
   void work(int worker) {
     const SingleThreadedBlas single;
     std::uint64_t seen = 0;
     while (true) {
-      {
-        std::unique_lock lock(mutex);
-        start.wait(lock, [&] { return stopped || generation != seen; });
-        if (stopped) return;
-        seen = generation;
-      }
+      wait(start, [&] { return stopped || generation != seen; });
+      if (stopped) return;
+      seen = generation;
       drain(worker);
       const std::lock_guard lock(mutex);
       if (--running == 0) done.notify_one();
@@ -64,6 +92,7 @@ struct ThreadPool::Crew {
 ThreadPool::ThreadPool(int threads)
     : crew_(std::make_unique<Crew>()), threads_(threads), process_(::getpid()) {
   crew_->workers.reserve(static_cast<std::size_t>(threads - 1));
+  if (threads <= available_cores()) crew_->looks = kLooks;
   try {
     for (int worker = 1; worker < threads; ++worker) {
       crew_->workers.emplace_back([crew = crew_.get(), worker] { crew->work(worker); });
@@ -120,8 +149,7 @@ void ThreadPool::run_erased(std::int64_t count, void* context, Call call) {
   }
   if (count > 1) crew.start.notify_all();
   crew.drain(0);
-  std::unique_lock lock(crew.mutex);
-  crew.done.wait(lock, [&] { return crew.running == 0; });
+  crew.wait(crew.done, [&] { return crew.running == 0; });
   if (crew.failure) std::rethrow_exception(crew.failure);
 }
 
