@@ -27,7 +27,7 @@ namespace {
 // Some 20 microseconds.
 constexpr int kLooks = 1000;
 
-void pause() {
+void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -57,7 +57,7 @@ struct ThreadPool::Crew {
   void wait(std::condition_variable& changed, F&& over) {
     for (int look = 0; look < looks; ++look) {
       if (over()) return;
-      pause();
+      relax();
     }
     std::unique_lock lock(mutex);
     changed.wait(lock, over);
