@@ -108,6 +108,8 @@ struct Decision {
   Treatment treatment = Treatment::rest;
   std::string reason;
   bool experts = false;  // a batch of matrices: Parameter::experts
+  // Of an embedding, of the head or by an override: not among those that a route is judged by.
+  bool aside = false;
 };
 
 // One decision per parameter. Where no module has Role::head, the head is the last one of
@@ -117,6 +119,10 @@ struct Decision {
 std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
                                   std::span<const ModelParameter> parameters,
                                   const Routing& routing);
+
+// The part of the parameters outside of embeddings, head and overrides that the rest gets: adapters
+// warn where it is more than half. `elements` of a parameter that is not stepped are 0.
+double rest_share(std::span<const Decision> decisions, std::span<const std::int64_t> elements);
 
 // The routing as a readable table, with the rate and the decay that `method` gives to each
 // parameter.

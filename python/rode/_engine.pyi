@@ -40,14 +40,16 @@ def route(name: str, parameters: Sequence[tuple[str, Sequence[int]]]) -> list[tu
 def group_route(optimizer: str, rule: str, route: str) -> str: ...
 
 # modules: role ("embedding", "head", "convolution", "other", "by_name"), type, width; parameters: shape, and name
-# and module of every place; overrides: pattern, treatment. Returns treatment, reason, and whether it is a batch of
-# matrices.
+# and module of every place; overrides: pattern, treatment; elements: how many of each parameter are stepped. Returns
+# treatment, reason, and whether it is a batch of matrices, of each; and the part of the parameters outside of
+# embeddings, head and overrides that the rest gets.
 def route_model(
     modules: Sequence[tuple[str, str, int]],
     parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],
     route: str,
     overrides: Sequence[tuple[str, str]],
-) -> list[tuple[str, str, bool]]: ...
+    elements: Sequence[int],
+) -> tuple[list[tuple[str, str, bool]], float]: ...
 def choose_route(
     modules: Sequence[tuple[str, str, int]],
     parameters: Sequence[tuple[Sequence[int], Sequence[tuple[str, int]]]],

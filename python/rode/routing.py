@@ -23,7 +23,13 @@ _CONVOLUTIONS = (
     nn.ConvTranspose3d,
 )
 # Modules whose two-dimensional weights are maps between features.
-_PROJECTIONS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
+_PROJECTIONS = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+)
 
 # Fewer rows are a layer's as well as a vocabulary's.
 _VOCABULARY_ROWS = 8192
@@ -102,26 +108,25 @@ def param_groups(
                 transposed.add(p)
     given = [(list(p.shape), places) for p, places in tensors.items()]
     treatments = [(pattern, str(treatment)) for pattern, treatment in (overrides or {}).items()]
-    routed = _engine.route_model(described, given, route, treatments)
+    stepped = [p.numel() if p.requires_grad and not is_lazy(p) else 0 for p in tensors]
+    routed, share = _engine.route_model(described, given, route, treatments, stepped)
     taken, why = _engine.choose_route(described, given, route)
     reasons = Reasons()
     reasons.choice = f"route {taken}, because {why}" if why else f"route {taken}"
     groups: dict[str, dict[str, Any]] = {
-        layout: {"params": [], "reasons": reasons, "rule": "matrix", "layout": layout, **options}
+        layout: {
+            "params": [],
+            "reasons": reasons,
+            "rule": "matrix",
+            "layout": layout,
+            **options,
+        }
         for layout in ("out_in", "in_out", "experts_out_in", "experts_in_out")
     }
     groups["rest"] = {"params": [], "reasons": reasons, "rule": "rest"}
-    sizes = {"matrix": 0, "rest": 0}
     for (p, places), (treatment, reason, experts) in zip(tensors.items(), routed, strict=True):
         if treatment == "frozen" or not p.requires_grad:
             continue
-        aside = (
-            reason == "head"
-            or reason.startswith(("named ", "override "))
-            or any(described[index][0] == "embedding" for _, index in places)
-        )
-        if not (aside or is_lazy(p)):
-            sizes[treatment] += p.numel()
         if treatment == "matrix":
             treatment = ("experts_" if experts else "") + (
                 "in_out" if p in transposed else "out_in"
@@ -129,7 +134,7 @@ def param_groups(
         name = places[0][0]
         groups[treatment]["params"].append((name, p))
         reasons[name] = reason
-    reasons.rest_share = sizes["rest"] / max(sum(sizes.values()), 1)
+    reasons.rest_share = share
     return [group for group in groups.values() if group["params"]]
 
 

@@ -161,22 +161,25 @@ Model read_model(const std::vector<ModuleSpec>& modules, const std::vector<Model
   return model;
 }
 
-// Treatment and reason of each parameter of a model, and whether it is a batch of matrices.
+// Treatment and reason of each parameter of a model, and whether it is a batch of matrices; and
+// their rest_share. `elements`: how many of each are stepped.
 using ModelRow = std::tuple<std::string, std::string, bool>;
 
-std::vector<ModelRow> route_by_modules(
+std::pair<std::vector<ModelRow>, double> route_by_modules(
     const std::vector<ModuleSpec>& modules, const std::vector<ModelSpec>& parameters,
-    std::string_view route, const std::vector<std::pair<std::string, std::string>>& overrides) {
+    std::string_view route, const std::vector<std::pair<std::string, std::string>>& overrides,
+    const std::vector<std::int64_t>& elements) {
   const Model model = read_model(modules, parameters);
   Routing routing{route_from_string(route), {}};
   for (const auto& [pattern, treatment] : overrides) {
     routing.overrides.push_back({pattern, treatment_from_string(treatment)});
   }
   std::vector<ModelRow> out;
-  for (const Decision& d : route_model(model.modules, model.parameters, routing)) {
+  const std::vector<Decision> decisions = route_model(model.modules, model.parameters, routing);
+  for (const Decision& d : decisions) {
     out.emplace_back(to_string(d.treatment), d.reason, d.experts);
   }
-  return out;
+  return {std::move(out), rest_share(decisions, elements)};
 }
 
 // The route that a model takes, and why.

@@ -87,10 +87,10 @@ Decision by_language(const Candidate& c, bool ties_embed) {
     const std::string_view what = c.type.empty() ? "embedding" : c.type;
     return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
   }
-  if (c.role == Role::head) return {Treatment::rest, "head"};
+  if (c.role == Role::head) return {Treatment::rest, "head", false, true};
   const std::string_view part =
       c.role == Role::by_name ? vocabulary_component(c.names.front()) : std::string_view();
-  if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part)};
+  if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part), false, true};
   if (is_column(*c.shape)) return {Treatment::rest, "one column"};
   const bool known = c.role == Role::other && !c.type.empty();
   return {Treatment::matrix, std::string(known ? c.type : "2-D")};
@@ -142,6 +142,7 @@ class Decider {
                                           : Decision{chosen->treatment,
                                                      fmt::format("override '{}'", chosen->pattern)};
     decision.experts = is_batch(c);
+    decision.aside = decision.aside || chosen != nullptr || c.role == Role::embedding;
     return decision;
   }
 
@@ -347,6 +348,17 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
   }
   decider.check_all_used();
   return out;
+}
+
+double rest_share(std::span<const Decision> decisions, std::span<const std::int64_t> elements) {
+  double rest = 0, all = 0;
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    if (decisions[i].aside || decisions[i].treatment == Treatment::frozen) continue;
+    const auto count = static_cast<double>(elements[i]);
+    all += count;
+    if (decisions[i].treatment == Treatment::rest) rest += count;
+  }
+  return all > 0 ? rest / all : 0;
 }
 
 std::string routing_table(std::span<const Parameter> parameters,

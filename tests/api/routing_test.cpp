@@ -253,6 +253,22 @@ TEST(RoutingOfModels, OfSeveralHoldersTheGreatestRoleDecidesAndEveryNameIsMatche
                ErrorKind::invalid_argument, {"'nothing'", "matches no parameter"});
 }
 
+// Outside of embeddings, head and overrides: the layer of 40 x 8, the gate of 8 x 8, the bias
+// of 40.
+TEST(RoutingOfModels, TheShareOfTheRestIsOfWhatTheRouteDecides) {
+  SmallLanguageModel model;
+  const auto share = [&](const Routing& routing, std::int64_t gate) {
+    const std::vector<std::int64_t> elements{320, 128, 320, gate, 320, 40};
+    return rest_share(route_model(model.modules, model.parameters, routing), elements);
+  };
+  EXPECT_DOUBLE_EQ(share({}, 64), 40.0 / (320 + 64 + 40));
+  EXPECT_DOUBLE_EQ(share({}, 0), 40.0 / (320 + 40));  // the gate is not stepped
+  EXPECT_DOUBLE_EQ(share({Route::automatic, {{"final.bias", Treatment::frozen}}}, 64), 0);
+  EXPECT_DOUBLE_EQ(share({Route::automatic, {{"output.*", Treatment::rest}}}, 64),
+                   40.0 / (64 + 40));
+  EXPECT_DOUBLE_EQ(share({Route::rest, {}}, 64), 1);
+}
+
 TEST(RoutingOfModels, TheAutomaticRouteGoesByWhatTheModelHolds) {
   const SmallLanguageModel words;
   const auto chosen = [](const auto& modules, const auto& parameters) {

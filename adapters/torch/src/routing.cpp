@@ -77,16 +77,6 @@ struct Model {
   }
 };
 
-// Whether a parameter belongs to an embedding or to the head, or was routed by an override.
-bool is_aside(const Model& model, std::size_t index, const Decision& decision) {
-  const auto& places = model.parameters[index].places;
-  return decision.reason == "head" || decision.reason.starts_with("named ") ||
-         decision.reason.starts_with("override ") ||
-         std::any_of(places.begin(), places.end(), [&](const ModelParameter::Place& place) {
-           return model.modules[place.module].role == Role::embedding;
-         });
-}
-
 }  // namespace
 
 RoutedModule route_module(const nn::Module& module, Route route,
@@ -103,14 +93,11 @@ RoutedModule route_module(const nn::Module& module, Route route,
       route_model(model.modules, model.parameters, {route, overrides});
   RoutedModule out;
   out.choice = choose_route(model.modules, model.parameters, route);
-  double matrices = 0, others = 0;
+  std::vector<std::int64_t> stepped(routed.size(), 0);
   for (std::size_t i = 0; i < routed.size(); ++i) {
     const Treatment treatment = routed[i].treatment;
     if (treatment == Treatment::frozen || !model.tensors[i].requires_grad()) continue;
-    if (!is_aside(model, i, routed[i])) {
-      (treatment == Treatment::matrix ? matrices : others) +=
-          static_cast<double>(model.tensors[i].numel());
-    }
+    stepped[i] = model.tensors[i].numel();
     NamedParameters& group = treatment == Treatment::matrix ? out.matrices : out.rest;
     group.names.push_back(names[i]);
     group.tensors.push_back(model.tensors[i]);
@@ -121,7 +108,7 @@ RoutedModule route_module(const nn::Module& module, Route route,
                     "' has no parameter to step; expected one with requires_grad that no "
                     "override freezes");
   }
-  if (others > 0) out.rest_share = others / (matrices + others);
+  out.rest_share = rest_share(routed, stepped);
   return out;
 }
 
