@@ -2,15 +2,16 @@
 """A series of training runs, made in as many parts as it takes.
 
   lab_study.py list STUDY [--done FILE ...]
-  lab_study.py run STUDY --rode BIN --data DIR --out DIR [--done FILE ...] [--budget S] [--pack FILE]
+  lab_study.py run STUDY --rode BIN --data DIR --out DIR [--workers N] [--done FILE ...]
+                   [--budget S] [--pack FILE]
   lab_study.py unpack FILE ... --out DIR
   lab_study.py table STUDY DIR [--base ROW]
 
-STUDY is a JSON file as in bench/studies/: the task (built in, or a .toml file beside it), its seeds,
-and rows of an optimizer with its options, the most important first. A row with `trials`, a list of
-options, is first run once with each of them, on `trial_seed` for `trial_steps`; the one of the lowest
-final loss is then the row's. `list` prints the runs in the order in which they are begun: all trials,
-then all rows of the first seed, of the second, and so on.
+STUDY is a JSON file as in bench/studies/: the task (built in, or a .toml file beside it), its
+seeds, and rows of an optimizer with its options, the most important first. A row with `trials`, a
+list of options, is first run once with each of them, on `trial_seed` for `trial_steps`; the one of
+the lowest final loss is then the row's. `list` prints the runs in the order in which they are begun:
+all trials, then all rows of the first seed, of the second, and so on.
 
 `run` makes those that are not done, with `rode train`, in OUT/ROW-seedS, --workers at a time. A
 row's seeds wait for all of its trials, so with several workers the seeds of one row may run beside
@@ -223,7 +224,7 @@ class Series:
         print(f"{one.run.name}: {told(result)}, {spent:.1f} s", flush=True)
 
     def stop(self) -> None:
-        """Asks those in progress to save and end; one that had ended, or comes to its end, counts."""
+        """Asks those in progress to save and end; one that has come to its end by then counts."""
         asked = [one for one in self.started if one.process.poll() is None]
         for one in asked:
             one.process.terminate()

@@ -105,8 +105,8 @@ def markdown(rows: list[Row], base: str | None) -> str:
         lines.append("| " + " | ".join([*cells, seeds(row), words(row.options), tried(row)]) + " |")
     lines.append("")
     lines.append(
-        "After ± stands the sample deviation over seeds. A difference is over the seeds that both rows "
-        f"have; from {FEWEST_FOR_AN_ERROR} of them on it has its standard error for unequal variances "
-        "(Welch) and the degrees of freedom."
+        "After ± stands the sample deviation over seeds. A difference is over the seeds that both "
+        f"rows have; from {FEWEST_FOR_AN_ERROR} of them on it has its standard error for unequal "
+        "variances (Welch) and the degrees of freedom."
     )
     return "\n".join(lines)
