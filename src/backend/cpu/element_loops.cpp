@@ -97,7 +97,7 @@ template <class Rule, std::size_t... I>
       if (at + kAhead + kChunk <= n) ask_for(w, g, moments, at + kAhead, all);
       float* const arrays[] = {moments[I] + at...};
       float* const kept = before + (at - begin);
-      // A count that the compiler knows, in every chunk except the last.
+      // A count that the compiler knows, except at the end.
       if (at + kChunk <= end) {
         move_chunk<Rule>(k, w + at, g + at, arrays, kept, kChunk, ww, dd, all);
       } else {
