@@ -46,9 +46,10 @@ std::optional<MatchedDifference> difference_over_seeds(const BySeed& first, cons
     here.push_back(value);
     there.push_back(other->second);
   }
-  if (here.empty()) return {};
-  MatchedDifference found{.difference = welch(*spread_of(here), *spread_of(there)),
-                          .seeds = here.size()};
+  const auto ours = spread_of(here);
+  const auto theirs = spread_of(there);
+  if (!ours || !theirs) return {};
+  MatchedDifference found{.difference = welch(*ours, *theirs), .seeds = here.size()};
   if (found.seeds < kFewestForAnError) {
     found.difference.error.reset();
     found.difference.freedom.reset();
