@@ -7,9 +7,10 @@
 
 OLD and NEW are `rode` programs. The part `python` runs bench/python_overhead.py with this
 interpreter; OLD_PATH and NEW_PATH are folders with the two packages (`pip install --target`). A row
-is judged by the ratio of the medians over the rounds, new / old. FILE is JSON, written after every
-round; rounds are added to those that it holds already, so a run may be split. Beside it, FILE with
-the suffix .txt has the same as a table.
+is judged by the ratio of the medians over the rounds, new / old. Beside it stands the ratio of the
+fastest rounds: where the machine has two speeds, a median can fall on either. FILE is JSON, written
+after every round; rounds are added to those that it holds already, so a run may be split. Beside it,
+FILE with the suffix .txt has the same as a table; --rounds 0 only writes both again.
 """
 
 import argparse
@@ -70,14 +71,23 @@ def output_of(command: list, environment: dict | None = None) -> str:
     return done.stdout
 
 
+def name_of(row: tuple) -> str:
+    return " ".join(row).replace("--", "")
+
+
+def chosen_rows(rows: list, part_of_name: str) -> list:
+    return [row for row in rows if part_of_name in name_of(row)]
+
+
 def cuda_rows(program: str, rows: list, repeat: int) -> dict[str, float]:
     found = {}
-    for shapes, optimizer, *options in rows:
+    for row in rows:
+        shapes, optimizer, *options = row
         command = [program, "bench", "step", "--backend", "cuda", "--json", "--shapes", shapes]
         command += ["--optimizer", optimizer, "--repeat", repeat, "--warmup", 5]
         for option in options:
             command += [option] if option.startswith("--") else ["--set", option]
-        name = " ".join((shapes, optimizer, *options)).replace("--", "")
+        name = name_of(row)
         try:
             found["CUDA, ms: " + name] = json.loads(output_of(command))["median_ms"]
         except subprocess.CalledProcessError as failed:  # printed by the program; the others go on
@@ -125,10 +135,11 @@ def add_round(report: dict, measure, old: str, new: str) -> None:
 
 
 def judge(report: dict) -> None:
-    """Adds the ratio where both sides have the row."""
+    """Adds the ratios where both sides have the row."""
     for row in report["rows"].values():
         if row["old"] and row["new"]:
             row["ratio"] = statistics.median(row["new"]) / statistics.median(row["old"])
+            row["ratio_of_fastest"] = min(row["new"]) / min(row["old"])
 
 
 def as_text(report: dict) -> str:
@@ -139,9 +150,18 @@ def as_text(report: dict) -> str:
             for side in ("old", "new")
             if row[side]
         )
-        judged = f" | ratio of medians {row['ratio']:.4f}" if "ratio" in row else ""
+        judged = ""
+        if "ratio" in row:
+            judged = f" | ratio of medians {row['ratio']:.4f}"
+            judged += f", of the fastest {row['ratio_of_fastest']:.4f}"
         lines.append(f"{name:<56} {sides}{judged}")
     return "\n".join(lines) + "\n"
+
+
+def write(report: dict, path: pathlib.Path) -> None:
+    judge(report)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    path.with_suffix(".txt").write_text(as_text(report))
 
 
 def main() -> None:
@@ -157,14 +177,13 @@ def main() -> None:
         "--new-rounds", type=int, default=3, help="of the CUDA rows that only NEW has, default 3"
     )
     parser.add_argument("--only", default="", help="CUDA rows whose name contains this")
-    parser.add_argument("--title", default="Old and new program in turn")
+    parser.add_argument("--title", help="of the table; default that of FILE")
     args = parser.parse_args()
     # Row by row on CUDA, since the clock of a GPU falls as it warms up.
     parts = {
         "cuda": [
             (lambda program, row=row: cuda_rows(program, [row], args.repeat), args.old, args.new)
-            for row in CUDA_ROWS
-            if args.only in " ".join(row)
+            for row in chosen_rows(CUDA_ROWS, args.only)
         ],
         "cpu": [(cpu_rows, args.old, args.new)],
         "python": [(python_rows, *(args.python or (None, None)))],
@@ -175,19 +194,21 @@ def main() -> None:
         parser.error(f"--parts: expected some of {', '.join(parts)}, got '{unknown[0]}'")
     if "python" in chosen and args.python is None:
         parser.error("--parts python needs --python OLD_PATH NEW_PATH")
+    new_rows = chosen_rows(NEW_ROWS, args.only)
+    if args.only and not parts["cuda"] and not new_rows:
+        parser.error(f"--only: no CUDA row's name contains '{args.only}'")
     report = load(args.out)
-    report["title"] = args.title
+    report["title"] = args.title or report.get("title", "Old and new program in turn")
     for count in range(args.rounds):
         for part in chosen:
             for measure in parts[part]:
                 add_round(report, *measure)
             if part == "cuda" and count < args.new_rounds:
-                for name, value in cuda_rows(args.new, NEW_ROWS, args.repeat).items():
+                for name, value in cuda_rows(args.new, new_rows, args.repeat).items():
                     report["rows"].setdefault(name, {"old": [], "new": []})["new"].append(value)
-            judge(report)
-            args.out.write_text(json.dumps(report, indent=1) + "\n")
-            args.out.with_suffix(".txt").write_text(as_text(report))
+            write(report, args.out)
         print(f"round {count + 1} of {args.rounds}", flush=True)
+    write(report, args.out)
     print(as_text(report), end="")
 
 

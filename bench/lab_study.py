@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A series of training runs, made one by one in as many parts as it takes.
+"""A series of training runs, made in as many parts as it takes.
 
   lab_study.py list STUDY [--done FILE ...]
-  lab_study.py run STUDY --rode BIN --data DIR --out DIR [--done FILE ...] [--budget S] [--pack FILE]
+  lab_study.py run STUDY --rode BIN --data DIR --out DIR [--workers N] [--done FILE ...]
+                   [--budget S] [--pack FILE]
   lab_study.py unpack FILE ... --out DIR
   lab_study.py table STUDY DIR [--base ROW]
 
-STUDY is a JSON file as in bench/studies/: the task (built in, or a .toml file beside it), its seeds,
-and rows of an optimizer with its options, the most important first. A row with `trials`, a list of
-options, is first run once with each of them, on `trial_seed` for `trial_steps`; the one of the lowest
-final loss is then the row's. `list` prints the runs in the order in which they are made: all trials,
-then all rows of the first seed, of the second, and so on.
+STUDY is a JSON file as in bench/studies/: the task (built in, or a .toml file beside it), its
+seeds, and rows of an optimizer with its options, the most important first. A row with `trials`, a
+list of options, is first run once with each of them, on `trial_seed` for `trial_steps`; the one of
+the lowest final loss is then the row's. `list` prints the runs in the order in which they are begun:
+all trials, then all rows of the first seed, of the second, and so on.
 
-`run` makes those that are not done, with `rode train`, in OUT/ROW-seedS, --workers at a time; it
-begins none that would not end within the budget of seconds, judged by the slowest so far per step
-(before there is one, by --expect). The files of earlier parts (--done) are unpacked into OUT first. Of a finished run only
-what `rode report` reads is kept; --pack puts those of this part into one .tar.xz with the SHA-256
-of every file, which `unpack` compares.
+`run` makes those that are not done, with `rode train`, in OUT/ROW-seedS, --workers at a time. A
+row's seeds wait for all of its trials, so with several workers the seeds of one row may run beside
+the last trials of another. None is begun that would not end within the budget of seconds, judged by
+the slowest so far per step (before there is one, by --expect); what still runs when it is over is
+asked to save and end. The files of earlier parts (--done) are unpacked into OUT first. Of a
+finished run only what `rode report` reads is kept; --pack puts those of this part into one .tar.xz
+with the SHA-256 of every file, which `unpack` compares.
 """
 
 import argparse
@@ -147,10 +150,6 @@ def told(result: dict) -> str:
     return f"loss {result['final_loss']:.4f}, norm {result['weight_norm']:.1f}"
 
 
-class Failed(Exception):
-    pass
-
-
 @dataclasses.dataclass
 class Started:
     """A run in progress."""
@@ -166,32 +165,27 @@ class Started:
 
 def first_ended(started: list[Started], deadline: float) -> Started | None:
     """The one that ends first; None where none does before the deadline."""
-    while time.monotonic() < deadline:
+    while started:
         for one in started:
             if one.process.poll() is not None:
                 return one
+        if time.monotonic() >= deadline:
+            return None
         time.sleep(0.05)
     return None
-
-
-def stop(started: list[Started]) -> None:
-    """Asks those in progress to save and end."""
-    for one in started:
-        one.process.terminate()
-    for one in started:
-        one.process.wait()
 
 
 class Series:
     """Makes the runs that are not done, several at a time, until they are or the time is over."""
 
-    def __init__(self, planned, arguments: argparse.Namespace):
+    def __init__(self, planned, arguments: argparse.Namespace, begin: float):
         self.planned = planned  # planned(out): the runs as they are known, asked again after each
         self.arguments = arguments
-        self.deadline = time.monotonic() + arguments.budget - MARGIN
+        self.deadline = begin + arguments.budget - MARGIN
         self.rate = arguments.expect / 600  # seconds per step, of the slowest so far
         self.measured = False
         self.started: list[Started] = []
+        self.failed: list[str] = []
 
     def todo(self) -> list[Run]:
         runs = self.planned(self.arguments.out)
@@ -203,9 +197,9 @@ class Series:
         for run in self.todo():
             if run.name in names:
                 continue
-            remaining = self.deadline - time.monotonic()
-            if len(self.started) == self.arguments.workers:
+            if len(self.started) >= self.arguments.workers:
                 return
+            remaining = self.deadline - time.monotonic()
             if self.rate * (run.steps or 600) > remaining:
                 return
             folder = self.arguments.out / run.name
@@ -213,11 +207,14 @@ class Series:
             self.started.append(Started(run, folder, process, time.monotonic()))
 
     def finish(self, one: Started) -> None:
+        """Of one that has ended."""
         self.started.remove(one)
         result = study_files.result_of(one.folder)
         if not result:  # a run that diverged has a result
             words = " ".join(map(str, one.process.args))
-            raise Failed(f"{one.run.name} failed with status {one.process.returncode}: {words}")
+            status = one.process.returncode
+            self.failed.append(f"{one.run.name} failed with status {status}: {words}")
+            return
         trim(one.folder)
         spent = one.seconds()
         if result["status"] == "finished" or not self.measured:
@@ -226,34 +223,47 @@ class Series:
             self.measured = True
         print(f"{one.run.name}: {told(result)}, {spent:.1f} s", flush=True)
 
+    def stop(self) -> None:
+        """Asks those in progress to save and end; one that has come to its end by then counts."""
+        asked = [one for one in self.started if one.process.poll() is None]
+        for one in asked:
+            one.process.terminate()
+        for one in list(self.started):
+            one.process.wait()
+            if one not in asked or study_files.result_of(one.folder):
+                self.finish(one)
+
     def make(self) -> None:
         try:
-            while True:
+            while not self.failed:
                 self.start()
-                one = first_ended(self.started, self.deadline) if self.started else None
+                one = first_ended(self.started, self.deadline)
                 if one is None:
                     return
                 self.finish(one)
         finally:
-            stop(self.started)
+            self.stop()
 
 
 def make_runs(planned, arguments: argparse.Namespace) -> None:
+    begin = time.monotonic()  # unpacking is part of the budget
     arguments.out.mkdir(parents=True, exist_ok=True)
     earlier = study_files.unpack_all(arguments.done, arguments.out)
-    series = Series(planned, arguments)
-    failed = None
-    try:
-        series.make()
-    except Failed as error:
-        failed = str(error)  # those that have finished are packed all the same
-    if arguments.pack:
+    series = Series(planned, arguments, begin)
+    series.make()
+    if arguments.pack:  # those that have finished, also where one failed
         count = study_files.pack(arguments.out, arguments.pack, earlier)
         print(f"packed {count} runs in {arguments.pack}")
     todo = series.todo()
     print(f"left out: {' '.join(run.name for run in todo)}" if todo else "all runs are done")
-    if failed:
-        sys.exit(failed)
+    if series.failed:
+        sys.exit("\n".join(series.failed))
+
+
+def worker_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of runs from 1 on, got '{text}'")
+    return int(text)
 
 
 def run_words(parser: argparse.ArgumentParser) -> None:
@@ -265,7 +275,7 @@ def run_words(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", type=float, default=90, help="seconds of 600 steps, at first")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int, help="of each run")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time, default 1")
+    parser.add_argument("--workers", type=worker_count, default=1, help="runs at a time, default 1")
     parser.add_argument("--log-interval", type=int)
     parser.add_argument("--scale", help="of the task, to try the series; its length counts then")
     parser.add_argument("--pack", type=pathlib.Path, help="pack OUT into this file at the end")
@@ -295,10 +305,10 @@ def table(arguments: argparse.Namespace) -> None:
     rows = []
     for row in study["rows"]:
         trials = [study_files.result_of(arguments.folder / t.name) for t in trials_of(study, row)]
-        finals = [
-            study_files.result_of(arguments.folder / f"{name_of(row)}-seed{seed}")
+        finals = {
+            seed: study_files.result_of(arguments.folder / f"{name_of(row)}-seed{seed}")
             for seed in row.get("seeds", study["seeds"])
-        ]
+        }
         options = chosen(study, row, arguments.folder) if row.get("trials") else row.get("set", {})
         rows.append(
             study_table.Row(name_of(row), options or {}, row.get("trials", []), trials, finals)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a study: mean and sample deviation over seeds, differences for unequal variances."""
+"""The table of a study: mean and sample deviation over seeds, differences over common seeds."""
 
 import dataclasses
 import math
 import statistics
+
+FEWEST_FOR_AN_ERROR = 3  # seeds: a deviation of two says little
 
 
 @dataclasses.dataclass
@@ -12,10 +14,18 @@ class Row:
     options: dict
     tried: list[dict]
     trials: list[dict | None]  # result.json of each, where it is done
-    finals: list[dict | None]
+    finals: dict[int, dict | None]  # by seed
+
+    def by_seed(self) -> dict[int, float]:
+        """Final losses of the runs that were finished."""
+        return {
+            seed: result["final_loss"]
+            for seed, result in self.finals.items()
+            if result and result["status"] == "finished"
+        }
 
     def losses(self) -> list[float]:
-        return [r["final_loss"] for r in self.finals if r and r["status"] == "finished"]
+        return list(self.by_seed().values())
 
 
 def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
@@ -30,6 +40,18 @@ def welch(a: list[float], b: list[float]) -> tuple[float, float, float]:
     return difference, math.sqrt(va + vb), freedom
 
 
+def difference_cells(row: Row, base: Row) -> list[str]:
+    """The difference, its degrees of freedom, and how many seeds it is over: those of both rows."""
+    here, there = row.by_seed(), base.by_seed()
+    common = sorted(set(here) & set(there))
+    if row is base or not common:
+        return ["", "", ""]
+    difference, error, freedom = welch([here[s] for s in common], [there[s] for s in common])
+    if len(common) < FEWEST_FOR_AN_ERROR:
+        return [f"{difference:+.4f}", "", str(len(common))]
+    return [f"{difference:+.4f} ± {error:.4f}", f"{freedom:.1f}", str(len(common))]
+
+
 def outcome(row: Row) -> str:
     losses = row.losses()
     if not losses:
@@ -39,7 +61,7 @@ def outcome(row: Row) -> str:
 
 
 def seeds(row: Row) -> str:
-    done = [r for r in row.finals if r]
+    done = [r for r in row.finals.values() if r]
     diverged = sum(r["status"] != "finished" for r in done)
     left = len(row.finals) - len(done)
     text = f"{len(done)}"
@@ -74,23 +96,17 @@ def markdown(rows: list[Row], base: str | None) -> str:
         raise SystemExit(f"--base '{base}' is no row; expected one of {', '.join(by_name)}")
     reference = by_name[base] if base else rows[0]
     head = ["row", "final loss", f"difference to {reference.name}", "degrees of freedom"]
-    head += ["norm", "seeds", "options", "trials"]
+    head += ["seeds in common", "norm", "seeds", "options", "trials"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for row in sorted(rows, key=lambda r: statistics.mean(r.losses() or [math.inf])):
-        cells = [row.name, outcome(row)]
-        if row is reference or not row.losses() or not reference.losses():
-            cells += ["", ""]
-        else:
-            difference, error, freedom = welch(row.losses(), reference.losses())
-            known = not math.isnan(error)
-            cells.append(f"{difference:+.4f}" + (f" ± {error:.4f}" if known else ""))
-            cells.append(f"{freedom:.1f}" if known else "")
-        norms = [r["weight_norm"] for r in row.finals if r and r["status"] == "finished"]
+        cells = [row.name, outcome(row), *difference_cells(row, reference)]
+        norms = [r["weight_norm"] for r in row.finals.values() if r and r["status"] == "finished"]
         cells.append(f"{statistics.mean(norms):.1f}" if norms else "")
         lines.append("| " + " | ".join([*cells, seeds(row), words(row.options), tried(row)]) + " |")
     lines.append("")
     lines.append(
-        "Behind ± stands the sample deviation over seeds; with a difference, its standard error "
-        "for unequal variances (Welch)."
+        "After ± stands the sample deviation over seeds. A difference is over the seeds that both "
+        f"rows have; from {FEWEST_FOR_AN_ERROR} of them on it has its standard error for unequal "
+        "variances (Welch) and the degrees of freedom."
     )
     return "\n".join(lines)

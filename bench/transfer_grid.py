@@ -7,8 +7,8 @@
 Sizes: widths 256, 512, 1024 at depth 4, and depth 12 at width 512; heads of 64, the MLP 8/3 as wide.
 Each is trained for 150 steps of task wiki-114m's batches: first with every --lr at the first
 --lr-rho, then with the other --lr-rho at the size's best lr. Runs are made, kept and packed as
-lab_study.py does: one by one, in parts. `table` prints the grid, and by how many steps of
-it the best values of the sizes differ.
+lab_study.py does: in parts. `table` prints the grid, and by how many steps of it the best values of
+the sizes differ.
 """
 
 import argparse

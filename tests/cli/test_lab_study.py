@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/lab_study.py: runs one by one within a budget, in parts, and their table."""
+"""bench/lab_study.py: runs within a budget, in parts, and their table."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ def test_a_study_names_optimizers_and_options_that_there_are(rode, path):
 
 
 def check_trials_are_fair(rows):
-    """Four trials each; a fifth only beyond the rates of these, where their best was at the end."""
+    """Four trials each, or a fifth beyond the rates of these."""
     if not any("trials" in row for row in rows):
         return
     for row in rows:

@@ -41,6 +41,37 @@ TEST(Spread, DifferencesHaveWelchsErrorAndFreedom) {
   EXPECT_FALSE(welch(exact, exact).freedom);
 }
 
+TEST(Spread, DifferencesAreOverTheSeedsThatBothHave) {
+  // Over all seeds the first would be ahead by 4; on each of the common ones it is behind by 1.
+  const BySeed first = {{1, 3}, {2, 5}, {3, 10}};
+  const BySeed second = {{2, 4}, {3, 9}, {4, 17}};
+  const MatchedDifference found = *difference_over_seeds(first, second);
+  EXPECT_DOUBLE_EQ(found.difference.value, 1);
+  EXPECT_EQ(found.seeds, 2U);
+  EXPECT_FALSE(found.difference.error);  // of two seeds
+  EXPECT_FALSE(found.difference.freedom);
+  const auto three = difference_over_seeds({{1, 1}, {2, 2}, {3, 3}}, {{1, 1}, {2, 2}, {3, 3}});
+  EXPECT_NEAR(*three->difference.error, std::sqrt(2.0 / 3), 1e-12);
+  EXPECT_FALSE(difference_over_seeds(first, {{7, 1}}));
+}
+
+TEST(Report, DifferencesOfRowsWithFewerSeedsAreOfTheirSeeds) {
+  const Report report = report_of({{.optimizer = "rode", .seed = 1, .loss = 2},
+                                   {.optimizer = "rode", .seed = 2, .loss = 1},
+                                   {.optimizer = "rode-fixed", .seed = 1, .loss = 1.75},
+                                   {.optimizer = "rode-fixed", .seed = 2, .status = "diverged"},
+                                   {.optimizer = "rode-snr", .seed = 2, .status = "diverged"},
+                                   {.optimizer = "muon-rms", .seed = 3, .loss = 7}},
+                                  {.base = "rode"});
+  const Table& table = table_named(report.tasks.at(0).tables, "differences");
+  EXPECT_EQ(cell_of(table, 0, "final loss").shown(), "1.5000 ± 0.7071");
+  EXPECT_EQ(cell_of(table, 1, "difference to rode").shown(), "-0.2500");  // of seed 1 alone
+  EXPECT_EQ(cell_of(table, 1, "seeds in common").shown(), "1");
+  for (const std::size_t row : {0U, 2U, 3U}) {
+    EXPECT_EQ(cell_of(table, row, "difference to rode").shown(), "-") << row;
+  }
+}
+
 TEST(Report, LeavesDivergedRunsOutOfTheMeansAndNamesThem) {
   const Report report = report_of({{.seed = 1, .loss = 1.0},
                                    {.seed = 2, .loss = 2.0},
@@ -153,19 +184,19 @@ TEST(Report, StudiesHaveDifferencesToTheirBaseBesideThePapers) {
       fakes.push_back({.optimizer = name, .seed = ++seed, .loss = loss});
     }
   };
-  add("rode", {2.0, 2.2});
-  add("rode-no-ns", {3.0, 3.4});
-  add("rode-fixed-published", {2.0});
+  add("rode", {2.0, 2.2, 2.4});
+  add("rode-no-ns", {3.0, 3.4, 3.8});
+  add("rode-fixed-published", {1.75});
   add("muon-rms", {4.0, 4.0});
   const Report report = report_of(fakes);
   const Table& components = table_named(report.tasks.at(0).tables, "components");
   ASSERT_EQ(components.rows.size(), 3U);
   EXPECT_EQ(cell_of(components, 0, "difference to rode").shown(), "-");
-  // Variances 0.02 and 0.08, two seeds each: sqrt(0.01 + 0.04).
-  EXPECT_EQ(cell_of(components, 1, "difference to rode").shown(), "+1.1000 ± 0.2236");
+  // Variances 0.04 and 0.16, three seeds each: sqrt(0.2 / 3).
+  EXPECT_EQ(cell_of(components, 1, "difference to rode").shown(), "+1.2000 ± 0.2582");
   EXPECT_EQ(cell_of(components, 1, "paper: difference").shown(), "+0.3518");
   EXPECT_EQ(cell_of(components, 1, "paper: final loss").shown(), "3.1249 ± 0.0113");
-  EXPECT_EQ(cell_of(components, 2, "difference to rode").shown(), "-0.1000");  // one seed: no error
+  EXPECT_EQ(cell_of(components, 2, "difference to rode").shown(), "-0.2500");  // of seed 1
   EXPECT_EQ(cell_of(components, 2, "variant").shown(), "rode-fixed-published");
   const std::string notes = components.notes.at(1);
   for (const char* part : {"steps: 10 here, 4000 in the paper", "model.width: not given here",
@@ -173,13 +204,13 @@ TEST(Report, StudiesHaveDifferencesToTheirBaseBesideThePapers) {
     EXPECT_MENTIONS(notes, part);
   }
   const Table& intervention = table_named(report.tasks.at(0).tables, "intervention");
-  EXPECT_EQ(cell_of(intervention, 1, "difference to muon-rms").shown(), "-2.0000");
+  EXPECT_EQ(cell_of(intervention, 1, "difference to muon-rms").shown(), "-2.2500");
   EXPECT_EQ(cell_of(intervention, 1, "paper: difference").shown(), "-0.050");
   EXPECT_EQ(cell_of(intervention, 1, "radius").shown(), "fixed");
   // Any other base, on demand; one that is not there is an error that names what is.
   const Report asked = report_of(fakes, {.base = "rode-no-ns"});
   const Table& differences = table_named(asked.tasks.at(0).tables, "differences");
-  EXPECT_EQ(cell_of(differences, 0, "difference to rode-no-ns").shown(), "-1.1000 ± 0.2236");
+  EXPECT_EQ(cell_of(differences, 0, "difference to rode-no-ns").shown(), "-1.2000 ± 0.2582");
   EXPECT_MENTIONS(error_of([&] { report_of(fakes, {.base = "lion"}); }), "rode-no-ns");
 }
 

@@ -167,6 +167,15 @@ std::int64_t OptimizerSummary::count(RunStatus status) const {
                        [&](const RunSummary& run) { return run.status == status; });
 }
 
+BySeed OptimizerSummary::by_seed(const std::string& key) const {
+  BySeed values;
+  for (const RunSummary& run : runs) {
+    const auto value = run.finished() ? run.number(key) : std::nullopt;
+    if (value) values.emplace(run.seed, *value);
+  }
+  return values;
+}
+
 std::optional<Spread> OptimizerSummary::of(const std::string& key) const {
   return over_finished(*this, key, [](double value) { return value; });
 }

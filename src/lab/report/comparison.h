@@ -24,7 +24,9 @@ struct OptimizerSummary {
   double lr() const;                                 // NaN where it has none
   std::int64_t count(RunStatus status) const;
   std::int64_t diverged() const { return count(RunStatus::diverged); }
-  // Over the runs that were finished, of a number of result.json.
+  // Of the runs that were finished, a number of result.json.
+  BySeed by_seed(const std::string& key) const;
+  // Over the same.
   std::optional<Spread> of(const std::string& key) const;
   std::optional<Spread> perplexity(const std::string& key) const;  // of the loss under that key
   // "3", "3, 1 diverged, 1 unfinished": how many there are, and what became of them.

@@ -5,6 +5,11 @@
 #include <cmath>
 
 namespace rode::lab {
+namespace {
+
+constexpr std::size_t kFewestForAnError = 3;
+
+}  // namespace
 
 std::optional<Spread> spread_of(const std::vector<double>& values) {
   if (values.empty()) return {};
@@ -30,6 +35,26 @@ Difference welch(const Spread& first, const Spread& second) {
     difference.freedom = (a + b) * (a + b) / (a * a / (n1 - 1) + b * b / (n2 - 1));
   }
   return difference;
+}
+
+std::optional<MatchedDifference> difference_over_seeds(const BySeed& first, const BySeed& second) {
+  std::vector<double> here;
+  std::vector<double> there;
+  for (const auto& [seed, value] : first) {
+    const auto other = second.find(seed);
+    if (other == second.end()) continue;
+    here.push_back(value);
+    there.push_back(other->second);
+  }
+  const auto ours = spread_of(here);
+  const auto theirs = spread_of(there);
+  if (!ours || !theirs) return {};
+  MatchedDifference found{.difference = welch(*ours, *theirs), .seeds = here.size()};
+  if (found.seeds < kFewestForAnError) {
+    found.difference.error.reset();
+    found.difference.freedom.reset();
+  }
+  return found;
 }
 
 }  // namespace rode::lab

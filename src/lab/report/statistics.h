@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -22,5 +24,15 @@ struct Difference {
   std::optional<double> freedom = {};  // degrees of freedom, after Welch and Satterthwaite
 };
 Difference welch(const Spread& first, const Spread& second);
+
+// Over the seeds that both have, since seeds differ by more than optimizers may: of two means over
+// different seeds even the sign can be wrong. Nothing where there are none; no error for fewer than
+// three, of which a deviation says little.
+using BySeed = std::map<std::uint64_t, double>;
+struct MatchedDifference {
+  Difference difference = {};
+  std::size_t seeds = 0;  // that both have
+};
+std::optional<MatchedDifference> difference_over_seeds(const BySeed& first, const BySeed& second);
 
 }  // namespace rode::lab

@@ -11,18 +11,18 @@
 namespace rode::lab {
 namespace {
 
-// Two columns: the difference with its standard error, and its degrees of freedom.
+// Three columns: the difference over the seeds that both have, with its standard error, its degrees
+// of freedom, and the number of these seeds.
 void add_difference(std::vector<Cell>& row, const OptimizerSummary& optimizer,
                     const OptimizerSummary& base, const Metric& metric) {
-  const auto here = optimizer.of(metric.key);
-  const auto there = base.of(metric.key);
-  if (&optimizer == &base || !here || !there) {
-    row.insert(row.end(), 2, Cell{});
+  const auto found = difference_over_seeds(optimizer.by_seed(metric.key), base.by_seed(metric.key));
+  if (&optimizer == &base || !found) {
+    row.insert(row.end(), 3, Cell{});
     return;
   }
-  const Difference difference = welch(*here, *there);
-  row.push_back(difference_cell(difference, metric.digits, metric.scale));
-  row.push_back(Cell{.value = difference.freedom, .digits = 1});
+  row.push_back(difference_cell(found->difference, metric.digits, metric.scale));
+  row.push_back(Cell{.value = found->difference.freedom, .digits = 1});
+  row.push_back(Cell{.value = static_cast<double>(found->seeds), .digits = 0});
 }
 
 Column difference_column(const std::string& base) {
@@ -30,8 +30,9 @@ Column difference_column(const std::string& base) {
 }
 
 constexpr const char* kErrors =
-    "Behind ± stands the sample deviation over seeds; with a difference, its standard error for "
-    "unequal variances (Welch), with the degrees of freedom beside it.";
+    "After ± stands the sample deviation over seeds. A difference is over the seeds that both rows "
+    "have (seeds in common); from three of them on it has its standard error for unequal variances "
+    "(Welch) and the degrees of freedom.";
 
 // The row of a study: the optimizer, its twin as published, or both.
 std::vector<const OptimizerSummary*> variants(const Comparison& comparison,
@@ -74,6 +75,7 @@ Table study_table(const PublishedStudy& study, const Comparison& comparison) {
   out.columns.push_back({metric.name, metric.better});
   out.columns.push_back(difference_column(base.label));
   out.columns.push_back({"degrees of freedom"});
+  out.columns.push_back({"seeds in common"});
   out.columns.push_back({"seeds"});
   out.columns.push_back({"paper: final loss"});
   out.columns.push_back({"paper: difference"});
@@ -119,6 +121,7 @@ Table difference_table(const Comparison& comparison, const std::string& base) {
                         {metric.name, metric.better},
                         difference_column(reference->label),
                         {"degrees of freedom"},
+                        {"seeds in common"},
                         {"seeds"}}};
   for (const OptimizerSummary& one : comparison.optimizers) {
     std::vector<Cell> row = {text_cell(one.label),
