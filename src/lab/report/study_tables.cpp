@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences to a base: the intervention, the component study, and any base that is asked for.
+// Differences from a base: the intervention, the component study, and --base.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ Column difference_column(const std::string& base) {
 }
 
 constexpr const char* kErrors =
-    "Behind ± stands the sample deviation over seeds; with a difference, its standard error for "
-    "unequal variances (Welch), with the degrees of freedom beside it.";
+    "The number after ± is the sample deviation over seeds; for a difference it is the standard "
+    "error for unequal variances (Welch), whose degrees of freedom are in the next column.";
 
 // The row of a study: the optimizer, its twin as published, or both.
 std::vector<const OptimizerSummary*> variants(const Comparison& comparison,
@@ -109,12 +109,12 @@ Table difference_table(const Comparison& comparison, const std::string& base) {
     std::vector<std::string> names;
     for (const OptimizerSummary& one : comparison.optimizers) names.push_back(one.label);
     throw Error(ErrorKind::invalid_argument, "report",
-                fmt::format("--base '{}' is no optimizer of the runs on '{}'; expected {}", base,
-                            comparison.name, fmt::join(names, ", ")));
+                fmt::format("--base '{}' is not an optimizer of the runs on '{}'; expected {}",
+                            base, comparison.name, fmt::join(names, ", ")));
   }
   const Metric metric = metric_of(comparison);
   Table out{.name = "differences",
-            .title = fmt::format("Differences to {}: {}", reference->label, comparison.title),
+            .title = fmt::format("Differences from {}: {}", reference->label, comparison.title),
             .columns = {{"optimizer"},
                         {metric.name, metric.better},
                         difference_column(reference->label),
