@@ -15,7 +15,7 @@ void add_train_command(CLI::App& app);
 void add_compare_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_theory_command(CLI::App& app);
-// sweep, finetune and evaluate, which are Python: listed here, run before the words are parsed.
+// sweep, finetune and evaluate, which are Python: listed here, run before the arguments are parsed.
 void add_python_commands(CLI::App& app);
 
 // Below `rode bench`.

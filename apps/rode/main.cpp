@@ -63,8 +63,8 @@ void hint_at_skipping(const CLI::App& app) {
   const CLI::Option* flag = parsed_command(app).get_option_no_throw("--on-non-finite");
   if (flag == nullptr || flag->as<std::string>() == "skip") return;
   fmt::print(stderr,
-             "rode: hint: '--on-non-finite skip' leaves a parameter whose gradient holds NaN or "
-             "Inf unchanged and updates the others\n");
+             "rode: hint: with '--on-non-finite skip', a parameter whose gradient holds NaN or Inf "
+             "stays unchanged and the others are updated\n");
 }
 
 int wrong_usage(const CLI::App& app, std::string_view message) {
@@ -113,7 +113,9 @@ int main(int argc, char** argv) try {
       "rode: optimizers for neural-network training that update the radius and the direction of\n"
       "every weight matrix by separate rules, with the baselines they are compared with.",
       "rode"};
-  app.set_version_flag("--version", fmt::format("rode {}", rode::version()));
+  app.set_help_flag("-h,--help", "print this help message and exit");
+  app.set_version_flag("--version", fmt::format("rode {}", rode::version()),
+                       "print the version and exit");
   app.require_subcommand(1);
   app.footer("'rode SUBCOMMAND --help' lists a subcommand's options.");
   rode::cli::add_optimizers_command(app);
@@ -128,7 +130,7 @@ int main(int argc, char** argv) try {
   rode::cli::add_python_commands(app);
 
   const int code = run(app, argc, argv);
-  // A full disk or a closed pipe behind stdout must not look like success.
+  // A full disk or a closed pipe at stdout must not look like success.
   if (std::fflush(stdout) != 0 && code == 0) {
     complain("could not write to standard output");
     return kFailed;

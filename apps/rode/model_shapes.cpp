@@ -38,7 +38,7 @@ class Builder {
 };
 
 // Decoder with grouped-query attention, SwiGLU and RMSNorm; biases on q, k and v only; the
-// head is tied to the embedding, so it is no parameter of its own.
+// head is tied to the embedding, so it is not a separate parameter.
 struct Qwen2 {
   Int layers, width, key_value_width, feed_forward, vocabulary;
   bool small_tensors;  // biases and norms too
@@ -120,7 +120,7 @@ constexpr Int kMaxExtent = Int{1} << 24;
 constexpr Int kMaxElements = Int{1} << 40;
 constexpr Int kMaxCount = 100000;
 
-// One positive number of "MxNxCOUNT" from the front of `text`, and the 'x' behind it; 0 where
+// One positive number of "MxNxCOUNT" from the front of `text`, and the 'x' after it; 0 where
 // there is none.
 Int take_number(std::string_view& text, std::string_view what, Int largest) {
   Int value = 0;

@@ -166,10 +166,10 @@ void add_optimizers_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("optimizers", "List the optimizers: options, defaults, state bytes");
   const CLI::Option* shapes = command->add_option(
-      "--shapes", arguments->shapes, fmt::format("State bytes for this model: {}", kShapesHelp));
+      "--shapes", arguments->shapes, fmt::format("state bytes for this model: {}", kShapesHelp));
   const CLI::Option* name = command->add_option("--name", arguments->name,
-                                                "Only this optimizer, with every option explained");
-  command->add_flag("--json", arguments->json, "Print JSON");
+                                                "only this optimizer, with every option explained");
+  command->add_flag("--json", arguments->json, "print JSON");
   command->footer(
       "Examples:\n  rode optimizers --name rode\n  rode optimizers --shapes qwen2-114m");
   command->callback([=] {

@@ -13,8 +13,8 @@ namespace rode::cli {
 inline void add_products_option(CLI::App& command, std::string& products) {
   command
       .add_option("--products", products,
-                  "CUDA: kernels of half-precision products; tensor-cores are those of every chip "
-                  "from compute capability 8.0 on, auto the fastest that the chip has")
+                  "CUDA: kernels for half-precision products; tensor-cores: those that run on "
+                  "every GPU from compute capability 8.0 on; auto: the fastest for this GPU")
       ->check(CLI::IsMember({"auto", "tensor-cores", "plain"}))
       ->capture_default_str();
 }

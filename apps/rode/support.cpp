@@ -28,7 +28,7 @@ std::size_t shown_width(std::string_view text) {
   }));
 }
 
-// Errors of the library about names, keys and values, told as wrong usage.
+// Errors of the library about names, keys and values, reported as wrong usage.
 template <class Make>
 auto as_usage(Make&& make) {
   try {

@@ -30,7 +30,7 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The user has heard what is wrong: only the exit code is left.
+// The error has been printed already: only the exit code is left.
 class AlreadyTold : public std::exception {
  public:
   explicit AlreadyTold(int code) : code_(code) {}
@@ -63,7 +63,7 @@ Settings parse_settings(const std::vector<std::string>& pairs);
 Method make_method(const std::string& name, const std::vector<std::string>& pairs);
 Route make_route(const std::string& text);
 
-// The value of an option of `method`; empty where it has no such option.
+// The value of an option of `method`; empty if it does not have it.
 std::string option_value(const Method& method, std::string_view key);
 
 // An option's text as JSON: true, 5, 1e-3, [0.9, 0.95] or a string.

@@ -212,8 +212,8 @@ class Optimizer {
   std::vector<TensorEntry> state() const;  // "state.<parameter>.<key>"
   void save(const std::filesystem::path& path) const;
   // All or nothing. save() always writes a checksum; for a file without one, `notify` is called.
-  // The file also tells which matrices began at zero; where it says otherwise than the weights at
-  // construction did, CUDA graphs of earlier steps are void.
+  // The file also records which matrices began at zero; if that differs from the weights at
+  // construction, CUDA graphs of earlier steps are void.
   void load(const std::filesystem::path& path);
   // Copies the entries with matching names; with `complete`, a missing one is an error. Returns the
   // names that were expected but absent.

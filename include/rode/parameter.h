@@ -32,7 +32,7 @@ struct Parameter {
   Role role = Role::by_name;
   // Whether the weights were zero when they were first stepped, for optimizers that treat such a
   // matrix differently (RodeOptions::on_zero). Unset: the optimizer looks at the weights when it is
-  // constructed. To be set where training goes on with state in memory that the caller owns.
+  // constructed. To be set if training continues with state in memory that the caller owns.
   std::optional<bool> zero_start = {};
   // Whether the first dimension counts matrices: (E, m, n) are E matrices of m x n, each stepped by
   // itself, as a mixture stores its experts. `layout` is that of each. Unset: where the rank is 3

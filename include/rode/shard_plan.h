@@ -70,7 +70,7 @@ struct ShardPlan {
 };
 
 struct ShardPlanOptions {
-  std::int64_t header_bytes = 16;  // before the pieces, for what ranks tell each other
+  std::int64_t header_bytes = 16;  // before the pieces, for what ranks send each other
   int most_messages = 3;
   std::int64_t short_message = 64 << 20;  // not cut if it is no longer
 };

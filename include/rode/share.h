@@ -3,7 +3,7 @@
 // made alike, and whether a step is made. Host data alone; an adapter moves the messages.
 //
 //   plan_share     the plan of shard_plan.h over parameter groups, in elements
-//   ShareFacts     what each tells the others when its optimizer is made
+//   ShareFacts     what each sends the others when its optimizer is made
 //   StepReport     what each tells them before a step: one sum of numbers
 #pragma once
 

@@ -40,10 +40,10 @@ def main(arguments: list[str]) -> int:
         return 0
     name, *rest = arguments
     if name in ("-h", "--help"):
+        print(f"usage: python -m rode [{'|'.join(COMMANDS)}] ...\n\nWithout a subcommand: prints ")
         print(
-            f"usage: python -m rode [{'|'.join(COMMANDS)}] ...\n\nWithout a subcommand: versions, "
+            "versions, devices and the build. `python -m rode NAME --help` explains a subcommand."
         )
-        print("devices and the build. `python -m rode NAME --help` explains a subcommand.")
         return 0
     if name not in COMMANDS:
         known = ", ".join(COMMANDS)

@@ -164,7 +164,7 @@ class EngineOptimizer(Groups):
         scale_heads(name, factors, self.param_groups, self.state)
 
     def send_options(self) -> None:
-        """Tells the device of edited options without a step: for steps that a CUDA graph replays,
+        """Sends edited options to the device without a step: for steps that a CUDA graph replays,
         such as after `scheduler.step()`. Steps outside of a graph do it by themselves."""
         if self._binding is None:
             return
@@ -333,7 +333,7 @@ class EngineOptimizer(Groups):
         return dict(self._bound().named_state)
 
     def metadata(self) -> dict[str, str]:
-        """What belongs into a file beside `named_state`: the step count, the optimizer."""
+        """What belongs in a file together with `named_state`: the step count, the optimizer."""
         return self._bound().settled().metadata()
 
     @torch.no_grad()

@@ -94,7 +94,7 @@ def engine_on(
 
 
 class Binding:
-    """The engine, the tensors whose addresses it holds, and what it was last told."""
+    """The engine, the tensors whose addresses it holds, and what it was last given."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ def check_names(groups: list[dict[str, Any]]) -> None:
     seen: dict[str, torch.Tensor] = {}
     for name, p in zip(names_of(groups), params, strict=True):
         if not isinstance(name, str):
-            raise OptionError(f"[groups] param_names holds {name!r}; expected a string")
+            raise OptionError(f"[groups] param_names contains {name!r}; expected strings")
         if seen.setdefault(name, p) is not p:
             raise OptionError(
                 f"[groups] two parameters are named '{name}'; names tell their state apart: give "
@@ -62,8 +62,8 @@ def one_device(names: list[str], params: list[torch.Tensor]) -> torch.device:
     for name, p in zip(names, params, strict=True):
         if p.device != device:
             raise Error(
-                f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; one optimizer "
-                "steps one device; make one for each"
+                f"[parameters] '{names[0]}' is on {device}, '{name}' on {p.device}; an optimizer "
+                "works on one device; make one optimizer per device"
             )
     if device.type not in ("cpu", "cuda"):
         raise Error(

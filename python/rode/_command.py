@@ -25,7 +25,7 @@ class Failed(Exception):
 
 
 class BadUsage(Failed):
-    """What was asked for makes no sense. Exit code 2."""
+    """The request makes no sense. Exit code 2."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -150,8 +150,8 @@ def whole_lines(path: pathlib.Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
             except ValueError as error:
                 raise Failed(
-                    f"[log] '{path}' line {number} is no JSON: {reason(error)}; restore the file, "
-                    "or start in another folder"
+                    f"[log] '{path}' line {number} is not JSON: {reason(error)}; restore the "
+                    "file, or start in another folder"
                 ) from None
 
 

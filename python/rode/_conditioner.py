@@ -101,4 +101,4 @@ class Conditioner:
 
 
 def _ignore(_: str) -> None:
-    """What the engine would tell of options that no user has chosen."""
+    """Warnings of the engine about options that no user has chosen."""

@@ -11,7 +11,7 @@ import torch
 from rode import _engine
 from rode.routing import ROUTES
 
-# Optimizer, settings, route, coupling of rates: what the engine is told of a group.
+# Optimizer, settings, route, coupling of rates: what the engine gets of a group.
 Method: TypeAlias = tuple[str, list[tuple[str, str]], str, tuple[float | None, bool]]
 # What AdamW takes of a group of the rest, and the engine's names for it.
 REST_KEYS = {
@@ -102,7 +102,7 @@ def preset(family: str, given: dict[str, Any]) -> str:
 
 
 def named(family: str, word: Any) -> str:
-    """The name of a preset that was asked for: "paper" of "rode" is "rode-paper"."""
+    """The name of a requested preset: "paper" of "rode" is "rode-paper"."""
     name = f"{family}-{word}"
     names = [own for own, _, of in _engine.optimizers() if of == family and own != family]
     if name not in names:
@@ -114,7 +114,7 @@ def named(family: str, word: Any) -> str:
 
 
 def gradient_policy(name: str, value: Any) -> str:
-    """`on_non_finite` of an optimizer, which is no option of a group: the gate is one for all."""
+    """`on_non_finite` of an optimizer; groups do not have it: one gate decides for all of them."""
     if value not in ("refuse", "skip"):
         raise _engine.OptionError(
             f"[{name}] option 'on_non_finite': expected refuse or skip, got {value!r}"
@@ -147,9 +147,11 @@ def refuse_unknown(name: str, given: Iterable[str], known: set[str]) -> None:
         if key in _every_option():
             rest = REST_KEYS.get(key)
             hint = f"; for what is not a matrix it is '{rest}'" if rest in known else ""
-            raise _engine.OptionError(f"[groups] '{key}' is no option of {name} here{hint}")
+            raise _engine.OptionError(f"[groups] '{key}' is not an option of {name} here{hint}")
         if close:
-            raise _engine.OptionError(f"[groups] unknown option '{key}'; is it '{close[0]}'?")
+            raise _engine.OptionError(
+                f"[groups] unknown option '{key}'; did you mean '{close[0]}'?"
+            )
 
 
 def decay_of_rest(group: dict[str, Any], keys: list[str]) -> None:
@@ -252,7 +254,7 @@ def coupling(group: dict[str, Any], rest: bool) -> tuple[float | None, bool]:
 def engine_options(
     group: dict[str, Any], keys: list[str], delegates: bool, lr: float
 ) -> dict[str, Any]:
-    """What the engine is told about a group, by its own keys.
+    """What the engine gets of a group, by its own keys.
 
     `delegates`: the optimizer leaves the rest to AdamW, so a group may hold both.
     """
@@ -275,7 +277,7 @@ def refuse_divided_starts(methods: list[Method], names: list[str]) -> None:
     for name in names:
         if any(("on_zero", "start") in settings for _, settings, *_ in methods):
             raise _engine.Error(
-                f"[parameters] the matrices of '{name}', a DTensor, are divided between processes, "
-                "but option 'on_zero' = 'start' needs all of them: a start is as long as the "
-                "others' median says; set on_zero='rest' or on_zero='hold'"
+                f"[parameters] the matrices of '{name}', a DTensor, are divided between "
+                "processes, but option 'on_zero' = 'start' needs all of them: the length of a "
+                "start is a median over all matrices; set on_zero='rest' or on_zero='hold'"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a group and what they tell each other: each call waits for a limited time, and
+"""The processes of a group and what they send each other: each call waits for a limited time, and
 its failure names the ranks that do not answer."""
 
 import json
@@ -103,7 +103,7 @@ class Ranks:
         return out
 
     def tell(self, what: Any) -> list[Any]:
-        """What every rank tells, as JSON, in the order of the ranks."""
+        """What every rank sends, as JSON, in the order of the ranks."""
         text = torch.frombuffer(bytearray(json.dumps(what).encode()), dtype=torch.uint8)
         length = torch.tensor([text.numel()], dtype=torch.int64)
         lengths = self.gather(length).flatten().tolist()
@@ -176,7 +176,7 @@ class Ranks:
         absent = self._absent()
         who = "all ranks answered afterwards, so one was late or in another call"
         if absent is None:
-            who = "the store of the process group, which rank 0 keeps, does not answer"
+            who = "the store of the process group, which rank 0 hosts, does not answer"
         elif absent:
             names = ", ".join(map(str, absent))
             who = f"rank {names} of {self.size} does not answer: it has ended, or waits elsewhere"

@@ -23,7 +23,7 @@ def _padded(size: int) -> int:
 
 
 def region_of(p: Any) -> Region:
-    """Where this rank's part lies in the whole."""
+    """The place of this rank's part in the whole."""
     shape, offset = locate(p)
     return tuple(zip(offset, shape, strict=True))
 
@@ -54,7 +54,7 @@ class Regions:
         self._senders: dict[int, list[int]] = {}
 
     def add(self, index: int, name: str, p: Any, owner: int, rows: list[Any]) -> None:
-        """`rows`: the regions of all ranks, as they have told them."""
+        """`rows`: the regions of all ranks, as they have sent them."""
         regions = [tuple((first, extent) for first, extent in row) for row in rows]
         senders = [r for r, region in enumerate(regions) if region not in regions[:r]]
         if sum(_count(regions[r]) for r in senders) != p.numel():
@@ -137,14 +137,14 @@ def group_of(named: Iterable[tuple[str, Any]]) -> Any:
             )
     if mesh.get_coordinate() is None:
         raise Error(
-            f"[parameters] matrix '{name}' is a DTensor on {mesh}, which this process is no part "
-            "of; make its optimizer on the processes of the mesh alone"
+            f"[parameters] matrix '{name}' is a DTensor on {mesh}, which does not include this "
+            "process; make its optimizer only on the processes of the mesh"
         )
     if mesh.ndim == 1:
         return mesh.get_group()
     if mesh.size() == dist.get_world_size():
         return dist.group.WORLD
     raise Error(
-        f"[parameters] matrix '{name}' is a DTensor on {mesh}, of several dimensions and a part of "
-        "all processes; use a mesh of one dimension, or of all processes"
+        f"[parameters] matrix '{name}' is a DTensor on {mesh}, which has several dimensions but "
+        "not all processes; use a mesh of one dimension, or of all processes"
     )

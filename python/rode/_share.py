@@ -35,7 +35,7 @@ _COMPARED = {
 
 
 def _mark_agreed(error: Exception) -> None:
-    """All ranks raise an error now: none of them waits to hear of it."""
+    """All ranks raise this error now: none of them waits for it."""
     error.agreed = True  # type: ignore[attr-defined]
 
 
@@ -60,7 +60,7 @@ class Share:
     # ---- The plan ---------------------------------------------------------------------------
 
     def report(self, error: Exception) -> None:
-        """Tells the others that this rank has failed, so that they do not wait for it."""
+        """Reports to the others that this rank has failed, so that they do not wait for it."""
         self.ranks.tell({"error": f"{type(error).__name__}: {error}"})
 
     def make(self, optimizer: Any) -> None:
@@ -90,15 +90,15 @@ class Share:
                 return
         if self._begun:
             raise Error(
-                "[process group] parameters have been added, moved or cast since their state was "
-                "dealt out to the ranks; save consolidated_state_dict(), make a new optimizer and "
-                "load it there"
+                "[process group] parameters have been added, moved or cast since their state "
+                "was divided between the ranks; save consolidated_state_dict(), make a new "
+                "optimizer and load it there"
             )
         optimizer.state.clear()  # of an engine that has made no step, by the plan before
         self.make(optimizer)
 
     def before_load(self, optimizer: Any, given: list[dict[str, Any]]) -> None:
-        """Raises where state with the groups `given` cannot be dealt out."""
+        """Raises if state with the groups `given` cannot be divided."""
         self.follow(optimizer)
         groups = optimizer.param_groups
         if [len(g["params"]) for g in given] == [len(g["params"]) for g in groups]:
@@ -256,7 +256,7 @@ class Share:
         return out
 
     def follows(self, groups: list[dict[str, Any]], _: Any) -> bool:
-        """Whether these are the parameters that were dealt out."""
+        """Whether these are the parameters that were divided."""
         now = [p for group in groups for p in group["params"]]
         return len(now) == len(self.params) and all(map(is_, now, self.params))
 
@@ -298,7 +298,7 @@ class Share:
 
 
 def facts_of(optimizer: Any, parameters: list[str], plan: _engine.ShardPlan) -> dict[str, Any]:
-    """What a rank tells the others of its optimizer."""
+    """What a rank sends the others about its optimizer."""
     groups = optimizer.param_groups
     return {
         "version": _engine.version(),
@@ -311,7 +311,7 @@ def facts_of(optimizer: Any, parameters: list[str], plan: _engine.ShardPlan) -> 
 
 
 def difference(told: list[dict[str, Any]]) -> str:
-    """What the ranks told, in the words of the first difference; empty: none."""
+    """The first difference between what the ranks sent, as text; empty: none."""
     for rank, facts in enumerate(told):
         if "error" in facts:
             return f"rank {rank} could not make its optimizer: {facts['error']}"

@@ -130,8 +130,8 @@ def _joined(
 def refuse_named_state(share: Share | Wholes | None) -> None:
     if share is not None:
         raise Error(
-            "[state] a process holds a share of the state here, and named_state is of the whole; "
-            "load consolidated_state_dict() into an optimizer of one process"
+            "[state] this process holds a share of the state, and named_state is the whole "
+            "state; load consolidated_state_dict() into an optimizer of one process"
         )
 
 

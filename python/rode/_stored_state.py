@@ -57,7 +57,7 @@ def _convert(name: str, source: torch.Tensor, scales: Any, plan: Plan, key: str)
 
 
 def began_at_zero(entries: Mapping[str, Any]) -> bool | None:
-    """What the state of a matrix tells of its start: the moments of the rest's rule are there
+    """What the state of a matrix shows about its start: the moments of the rest's rule are there
     where it was zero (`on_zero`). None: there is no state yet."""
     return "exp_avg" in entries if entries else None
 

@@ -73,7 +73,7 @@ def _count(value: Any, name: str) -> int:
 
 
 def check_state(entries: dict[str, Any], name: str, plan: Plan) -> None:
-    """Raises where the engine could not go on from a parameter's state."""
+    """Raises if the engine could not continue from a parameter's state."""
     if not entries:
         return
     for key, (shape, dtype) in plan.items():

@@ -60,7 +60,7 @@ class Wholes:
         return 0 if self._agreement is None else self._agreement.refused
 
     def _compare(self, optimizer: Any, indices: list[int]) -> None:
-        """Every rank tells what it has, and where its parts lie."""
+        """Every rank sends what it has, and where its parts are."""
         own = [region_of(self.params[i]) for i in indices]
         texts = [
             f"'{name}' {TYPE_NAMES[p.dtype]} {tuple(p.shape)}"
@@ -108,8 +108,8 @@ class Wholes:
     def before_load(self, optimizer: Any, given: list[dict[str, Any]]) -> None:
         if not self._same_params(optimizer.param_groups):
             raise Error(
-                "[parameters] parameters have been added or replaced since the matrices among the "
-                "DTensors were dealt out to the ranks; make a new optimizer"
+                "[parameters] parameters have been added or replaced since the matrices among "
+                "the DTensors were divided between the ranks; make a new optimizer"
             )
 
     def after_load(self, state: bool) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters of a module take the matrix rule: tells the engine what the modules are, which
+"""Which parameters of a module take the matrix rule: describes the modules to the engine, which
 decides."""
 
 import warnings
@@ -139,7 +139,7 @@ def param_groups(
 
 
 class Reasons(dict[str, str]):
-    """Of the routing of a model, by parameter; and what is to be said of it as a whole."""
+    """Of the routing of a model, by parameter; and messages about it as a whole."""
 
     choice = ""
     # Of the parameters outside of embeddings, head and overrides, the part that is not the matrices'.
@@ -156,7 +156,7 @@ def warn_of_rest(share: float, choice: str) -> None:
     if share <= 0.5:
         return
     warnings.warn(
-        f"[routing] {share:.0%} of the parameters outside of embeddings and head are left to AdamW "
+        f"[routing] {share:.0%} of the parameters outside embeddings and head are left to AdamW "
         f"({choice}); choose another route, or set overrides of rode.param_groups; "
         "optimizer.routing_table() shows why",
         stacklevel=4,

@@ -111,7 +111,7 @@ def test_matrices_that_no_owner_can_get_are_refused_with_a_remedy(one_process):
     with pytest.raises(rode.Error, match="make a new optimizer"):
         optimizer.step()
     copy = rode.RODE(named[:1])
-    with pytest.raises(rode.Error, match="named_state is of the whole"):
+    with pytest.raises(rode.Error, match="named_state is the whole state"):
         copy.named_state()
 
 

@@ -186,17 +186,21 @@ def test_groups_without_parameters_are_stepped_as_nothing():
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (rode.RODE, {"momentun": 0.5}, "'momentun'; is it 'momentum'"),
-        (rode.RODE, {"rule": "matrix", "weight_decay": 0.1}, "'weight_decay' is no option of rode"),
+        (rode.RODE, {"momentun": 0.5}, "'momentun'; did you mean 'momentum'"),
+        (
+            rode.RODE,
+            {"rule": "matrix", "weight_decay": 0.1},
+            "'weight_decay' is not an option of rode",
+        ),
         (
             rode.RODE,
             {"weight_decay": 0.1, "weight_decay_rest": 0.2},
-            "'weight_decay' is no option of rode.*_rest'",
+            "'weight_decay' is not an option of rode.*_rest'",
         ),
-        (rode.AdamW, {"weight_decy": 0.1}, "'weight_decy'; is it 'weight_decay'"),
-        (rode.AdamW, {"ns_steps": 5}, "'ns_steps' is no option of adamw"),
+        (rode.AdamW, {"weight_decy": 0.1}, "'weight_decy'; did you mean 'weight_decay'"),
+        (rode.AdamW, {"ns_steps": 5}, "'ns_steps' is not an option of adamw"),
         (rode.Muon, {"coefficients": "four", "ns_steps": 5}, "'ns_steps' = 5"),
-        (rode.Muon, {"rule": "rest", "beta": (0.9, 0.9)}, "'beta'; is it 'betas'"),
+        (rode.Muon, {"rule": "rest", "beta": (0.9, 0.9)}, "'beta'; did you mean 'betas'"),
     ],
 )
 def test_misspelt_and_other_optimizers_options_of_a_group_are_refused(kind, options, message):

@@ -231,7 +231,7 @@ def test_bad_benchmarks_are_named_by_line(tmp_path, capsys):
 
 def test_a_number_of_questions_unlike_the_papers_is_said(place, tmp_path, capsys):
     assert main(command(place, tmp_path / "out", "--tasks", "mmlu_stem")) == 0
-    assert "6 questions in" in (said := capsys.readouterr().err) and "the paper has 3153" in said
+    assert "has 6 questions" in (said := capsys.readouterr().err) and "the paper has 3153" in said
 
 
 # ---- The table ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def test_one_seed_has_no_deviation_and_strangers_are_refused(tmp_path, capsys):
     assert f"'{tmp_path}' has no results.json and is left out" in capsys.readouterr().err
     other = results(tmp_path / "other", None, None, None, 50.0)
     assert main(["evaluate", "table", str(other)]) == 1
-    assert "names no optimizer" in capsys.readouterr().err
+    assert "does not name an optimizer" in capsys.readouterr().err
 
 
 # ---- The agreement --------------------------------------------------------------------------

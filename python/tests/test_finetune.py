@@ -321,7 +321,7 @@ def test_too_little_disk_or_memory_is_said_before_loading(place, tmp_path, capsy
     with monkeypatch.context() as patch:
         patch.setattr(store, "free_bytes", lambda _: 1000)
         said = failing(place, tmp_path, capsys)
-        assert "room for 1.00 kB" in said
+        assert "1.00 kB of free space" in said
     monkeypatch.setattr(memory, "available", lambda _: 100_000)
     said = failing(place, tmp_path, capsys)
     assert "[memory] the run needs" in said and "gradients" in said
@@ -354,7 +354,7 @@ def test_a_truncated_shard_is_named_before_loading(place, tmp_path, capsys):
 def test_other_bad_input_is_named(place, tmp_path, capsys, monkeypatch):
     assert "does not exist" in failing(place, tmp_path, capsys, data=tmp_path / "none.jsonl")
     (tmp_path / "bad.jsonl").write_text('{"question": "q", "answer": "a"}\n{"q\n', "utf-8")
-    assert "line 2 is no JSON" in failing(place, tmp_path, capsys, data=tmp_path / "bad.jsonl")
+    assert "line 2 is not JSON" in failing(place, tmp_path, capsys, data=tmp_path / "bad.jsonl")
     assert "no config.json" in failing(place, tmp_path, capsys, model=tmp_path)
     assert "expected 1 or more" in failing(place, tmp_path, capsys, code=2, steps=0)
     assert "unknown 'adam'" in failing(place, tmp_path, capsys, code=2, optimizer="adam")

@@ -84,7 +84,7 @@ def test_every_rate_follows_the_schedule():
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{broken", "line 3 is no JSON"),
+        ("{broken", "line 3 is not JSON"),
         ("[1, 2]", "line 3 is a list"),
         ('{"question": "q"}', "line 3: field 'answer'"),
         ('{"question": "q", "answer": 5}', "line 3: field 'answer'"),
@@ -142,7 +142,7 @@ def test_a_tokenizer_that_cannot_write_answers_is_refused(tmp_path):
     cases = [
         (tiny_lm.tokenizer(tmp_path / "a", signs=no_digits), 200, "no tokens for parts"),
         (tiny_lm.tokenizer(tmp_path / "b", end=None), 200, "no end-of-sequence token"),
-        (tiny_lm.tokenizer(tmp_path / "c"), 50, "embedding 50 rows"),
+        (tiny_lm.tokenizer(tmp_path / "c"), 50, "embedding has 50 rows"),
     ]
     for tokenizer, vocabulary, said in cases:
         with pytest.raises(Failed, match=said):

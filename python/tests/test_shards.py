@@ -167,7 +167,7 @@ def shard_model(mesh):
 
 
 def train_sharded(mesh, folder):
-    """FSDP2, and a checkpoint half way that another optimizer goes on from."""
+    """FSDP2, and a checkpoint half way from which another optimizer continues."""
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 

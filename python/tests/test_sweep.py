@@ -115,7 +115,7 @@ def test_a_sweep_that_is_killed_resumes_to_the_same_trials(tmp_path):
         process.wait()
         assert not (runs / f"trial-{ended:04d}" / "result.json").exists()
         assert len(lines(runs / "trials.jsonl")) == ended
-    assert "the same command continues" in process.stderr.read()
+    assert "run the same command again" in process.stderr.read()
     assert main([*words, "--out", "cut"]) == 0
     assert lines("cut/rode/trials.jsonl") == whole
     numbers = sqlite3.connect("cut/sweep.db").execute("select number from trials").fetchall()
@@ -297,7 +297,9 @@ def test_a_folder_is_for_one_task(tmp_path, capsys):
     assert main(["--task", "fake", *words]) == 0
     first = lines("out/adamw/trials.jsonl")
     assert main(["--task", "other.toml", *words]) == 2
-    assert "'fake adamw' of task 'fake', now it is 'other.toml'" in capsys.readouterr().err
+    assert (
+        "'fake adamw' of task 'fake', but now the task is 'other.toml'" in capsys.readouterr().err
+    )
     assert main(["--task", "other.toml", *words[2:], "--optimizers", "rode"]) == 2
     assert lines("out/adamw/trials.jsonl") == first and not pathlib.Path("out/rode").exists()
     # Trials whose study is gone are nobody's; the best of another task is not written.
@@ -312,7 +314,10 @@ def test_options_of_every_trial_are_part_of_the_study(capsys):
     assert sweep(*words, "--", "--data", "a b", "--threads", "1", "--device=cpu") == 0
     assert sweep(*words, "--", "--data", "a b", "--threads=2") == 0
     assert sweep(*words, "--", "--data", "c") == 2
-    assert "begun with trial_options = --data 'a b', now it is --data c" in capsys.readouterr().err
+    assert (
+        "started with trial_options = --data 'a b', but now it is --data c"
+        in capsys.readouterr().err
+    )
     assert sweep(*words) == 2
     text = pathlib.Path("out/fake-swept.toml").read_text()
     assert "out/rode/trials.jsonl, --data 'a b'\"" in text
@@ -353,4 +358,4 @@ def test_fine_tuning_is_swept_by_its_own_presets(tmp_path, monkeypatch, capsys):
     assert rates["lr"] == rates["lr_rest"]
     for more in (["--model", "n"], ["--model", "m", "--data", "d"]):
         assert main([*words, "--optimizers", "adamw", "--", *more]) == 2
-        assert "begun with trial_options = --model m" in capsys.readouterr().err
+        assert "started with trial_options = --model m" in capsys.readouterr().err

@@ -111,16 +111,16 @@ def test_wrong_usage_is_named(study, capsys):
         assert study.code == code
         return capsys.readouterr().err
 
-    assert "begin it with --task" in error(2, "ask")
-    assert "begin it with --task" in error(2, "tell", "--trial", 0, "--value", 1)
+    assert "start one with --task" in error(2, "ask")
+    assert "start one with --task" in error(2, "tell", "--trial", 0, "--value", 1)
     assert "expected one: a study has one optimizer" in error(2, "ask", *BEGIN[:2], *BEGIN[4:])
     study("ask", *BEGIN, "--sampler", "random")
     assert "expected the same" in error(2, "ask", *BEGIN, "--seed", 12)
     assert "expected 0 to 0" in error(2, "tell", "--trial", 1, "--value", 1)
     assert "expected a number, or 'diverged'" in error(2, "tell", "--trial", 0, "--value", "nan")
     study("tell", "--trial", 0, "--value", 1)
-    assert "had this value already" in error(0, "tell", "--trial", 0, "--value", 1)
-    assert "each trial once" in error(2, "tell", "--trial", 0, "--value", 2)
+    assert "has this value already" in error(0, "tell", "--trial", 0, "--value", 1)
+    assert "one value per trial" in error(2, "tell", "--trial", 0, "--value", 2)
     study.path.write_text('{"kind": "other"}\n')
     assert "does not begin with a study" in error(1, "best")
     study.path.write_text("x\n")

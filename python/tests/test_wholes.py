@@ -216,7 +216,7 @@ def test_weights_that_only_their_owner_finds_spoiled_end_the_step_everywhere(ran
 
 @pytest.mark.parametrize("kind", MODEL_KINDS)
 def test_fsdp2_trains_as_one_process_and_resumes_from_a_distributed_checkpoint(ranks, kind):
-    """In parts to rounding, except that the same number of ranks goes on with the same bits."""
+    """In parts to rounding, except that the same number of ranks continues with the same bits."""
     model = made_model(kind)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     train(model, made_optimizer(kind, model), 4)

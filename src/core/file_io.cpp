@@ -204,7 +204,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path, std::string_view opera
     if (file_.get() >= 0) {
       temporary_ = std::move(candidate);
     } else if (errno != EEXIST || attempt == kAttempts) {
-      fail("a temporary file beside it cannot be created", errno);
+      fail("a temporary file next to it cannot be created", errno);
     }
   }
   // A replaced file keeps its permissions; if that is refused, the default ones are fine.

@@ -60,10 +60,9 @@ bool verify_checksum(std::span<const std::byte> file, std::size_t header_bytes,
   const std::string expected = checksum_of(file, *at);
   if (found == expected) return true;
   throw file_error(kOperation, source,
-                   fmt::format("checksum: header and data give {}; expected {}, which the file "
-                               "carries; it was damaged, or changed by a program that kept "
-                               "metadata '{}'; restore it from a copy, or save it again without "
-                               "that entry",
+                   fmt::format("checksum: header and data give {}; expected {}, as recorded in the "
+                               "file; it was damaged, or changed by a program that kept metadata "
+                               "'{}'; restore it from a copy, or save it again without that entry",
                                expected, printable(found), kChecksumKey));
 }
 

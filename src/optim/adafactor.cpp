@@ -19,8 +19,8 @@ class AdafactorRule final : public TypedRule<AdafactorRule, AdafactorOptions> {
       f.push_back(number("eps", &O::eps, more_than(0), "added to the squared gradient"));
       f.push_back(number("clip_threshold", &O::clip_threshold, more_than(0),
                          "largest root mean square of an update"));
-      f.push_back(
-          number("decay_rate", &O::decay_rate, less_than(0), "exponent of the averages' decay"));
+      f.push_back(number("decay_rate", &O::decay_rate, less_than(0),
+                         "exponent of the decay of the averages"));
       append_rates_of_rest(f, "decoupled");
       append_storage(f);
       return f;

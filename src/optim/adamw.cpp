@@ -16,7 +16,7 @@ class AdamWRule final : public ElementOptimizer<AdamWRule, AdamWOptions, rules::
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       append_rates(f, "decoupled");
-      f.push_back(numbers("betas", &O::betas, unit_interval(), "of the two averages"));
+      f.push_back(numbers("betas", &O::betas, unit_interval(), "decay of the two averages"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(boolean("maximize", &O::maximize, "maximize the objective: negate the gradient"));
       append_rates_of_rest(f, "decoupled");

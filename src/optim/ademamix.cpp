@@ -17,7 +17,7 @@ class AdEMAMixRule final : public ElementOptimizer<AdEMAMixRule, AdEMAMixOptions
       std::vector<OptionField<O>> f;
       append_rates(f, "decoupled");
       f.push_back(numbers("betas", &O::betas, unit_interval(),
-                          "of fast momentum, second moment and slow momentum"));
+                          "decay of fast momentum, second moment and slow momentum"));
       f.push_back(number("alpha", &O::alpha, at_least(0), "weight of the slow momentum"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to the corrected sqrt(v)"));
       f.push_back(integer("warmup_steps", &O::warmup_steps, 0, 1000000000,

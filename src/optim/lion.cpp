@@ -17,7 +17,7 @@ class LionRule final : public ElementOptimizer<LionRule, LionOptions, rules::Lio
       std::vector<OptionField<O>> f;
       append_rates(f, "decoupled");
       f.push_back(numbers("betas", &O::betas, unit_interval(),
-                          "of the interpolation that gives the update, and of the average"));
+                          "weight of the momentum in the update, and decay of the momentum"));
       append_rates_of_rest(f, "decoupled");
       append_cautious_decay(f, "");
       append_storage(f);

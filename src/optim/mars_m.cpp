@@ -18,7 +18,8 @@ class MarsMRule final : public MatrixOptimizer<MarsMRule, MarsMOptions, rules::M
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "decoupled decay of the matrices, by the unscaled rate"));
-      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the corrected gradient"));
+      f.push_back(number("momentum", &O::momentum, unit_interval(),
+                         "decay of the average of the corrected gradient"));
       f.push_back(number("gamma", &O::gamma, at_least(0), "strength of variance reduction"));
       append_newton_schulz(f);
       append_normalize(f);

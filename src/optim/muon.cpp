@@ -19,7 +19,7 @@ class MuonRule final : public MatrixOptimizer<MuonRule, MuonOptions, rules::Muon
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       f.push_back(optional_number<O>("lr", &O::lr, matrix_lr<O>, at_least(0),
-                                     "rate of the matrices; its default follows scale"));
+                                     "rate of the matrices; its default depends on scale"));
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "decoupled decay of the matrices, by the unscaled rate"));
       f.push_back(number("momentum", &O::momentum, unit_interval(),
@@ -29,10 +29,12 @@ class MuonRule final : public MatrixOptimizer<MuonRule, MuonOptions, rules::Muon
       append_normalize(f);
       f.push_back(
           number("eps", &O::eps, at_least(0), "smallest norm by which the momentum is divided"));
-      f.push_back(choice("scale", &O::scale, {"original", "rms"},
-                         "sqrt(max(1, m/n)), or 0.2 sqrt(max(m, n))"));
+      f.push_back(
+          choice("scale", &O::scale, {"original", "rms"},
+                 "factor of the update. original: sqrt(max(1, m/n)). rms: 0.2 sqrt(max(m, n))"));
       f.push_back(choice("constraint", &O::constraint, {"none", "normproj", "hyperball"},
-                         "norm of each matrix: free, projected to its initial value, or MuonH"));
+                         "norm of each matrix. none: free. normproj: projected to its initial "
+                         "value. hyperball: MuonH"));
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);

@@ -22,18 +22,18 @@ class MuownRule final : public MatrixOptimizer<MuownRule, MuownOptions, rules::M
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the directions of the rows"));
-      f.push_back(optional_number(
-          "lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
-          "Adam's rate of the lengths of the rows (the authors take that of the directions)"));
+      f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
+                                  "Adam's rate of the lengths of the rows (the authors use the "
+                                  "same rate for lengths and directions)"));
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "decoupled decay of the matrices, by the unscaled rate"));
       f.push_back(number("momentum", &O::momentum, unit_interval(),
-                         "of the buffer that adds up the gradients of the directions"));
+                         "decay of the buffer that adds up the gradients of the directions"));
       f.push_back(boolean("nesterov", &O::nesterov, "look-ahead"));
       f.push_back(numbers("betas_radius", &O::betas_radius, unit_interval(),
-                          "Adam's averages of the lengths"));
+                          "decay of Adam's averages of the lengths"));
       f.push_back(number("eps_radius", &O::eps_radius, more_than(0),
-                         "Adam's denominator term of the lengths"));
+                         "added to Adam's denominator for the lengths"));
       append_newton_schulz(f);
       f.push_back(number("eps", &O::eps, at_least(0), "added to the norm before dividing"));
       f.push_back(text("splits", &O::splits,

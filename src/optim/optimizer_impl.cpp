@@ -175,9 +175,8 @@ std::unique_ptr<Optimizer::Impl> Optimizer::Impl::with_starts(const SafetensorsF
   if (!differs) return nullptr;
   if (callers_state) {
     throw Error(ErrorKind::state_mismatch, "load state",
-                "the file says of other matrices that they began at zero, and the state here is in "
-                "memory that the caller owns; set Parameter::zero_start and make a new "
-                "optimizer");
+                "the file records other matrices as zero at construction, but the state here is in "
+                "memory that the caller owns; set Parameter::zero_start and make a new optimizer");
   }
   EngineOptions quiet = engine;
   quiet.notify = {};  // it has been said

@@ -261,16 +261,16 @@ void append_storage(std::vector<OptionField<O>>& fields, bool int8 = false) {
                 "how bf16 weights are written back"));
   if (int8) {
     nested(state_dtype({"fp32", "bf16", "int8"},
-                       "storage of parameter-sized state; int8: of the momentum alone (AdamW: of "
-                       "the first moment), with a scale per 256 elements of a row"));
+                       "type of parameter-sized state; int8: only of the momentum (AdamW: of the "
+                       "first moment), with a scale per 256 elements of a row"));
     nested(choice("state_rounding", &StorageOptions::state_rounding, {"nearest", "stochastic"},
                   "how int8 state is rounded"));
   } else {
-    nested(state_dtype({"fp32", "bf16"}, "storage of parameter-sized state"));
+    nested(state_dtype({"fp32", "bf16"}, "type of parameter-sized state"));
   }
   nested(OptionField<StorageOptions>{
       "seed",
-      "of stochastic rounding",
+      "seed of stochastic rounding",
       false,
       [](const StorageOptions& o) { return std::to_string(o.seed); },
       [](StorageOptions& o, const OptionText& value) { o.seed = parse_seed(value); },
@@ -303,16 +303,17 @@ void append_rest(std::vector<OptionField<O>>& fields) {
                                       "lr / default lr"));
   fields.push_back(number("weight_decay_rest", &O::weight_decay_rest, at_least(0),
                           "decoupled decay of the rest"));
-  fields.push_back(numbers("betas_rest", &O::betas_rest, unit_interval(), "AdamW's averages"));
-  fields.push_back(number("eps_rest", &O::eps_rest, more_than(0), "AdamW's denominator term"));
+  fields.push_back(
+      numbers("betas_rest", &O::betas_rest, unit_interval(), "decay of AdamW's two averages"));
+  fields.push_back(number("eps_rest", &O::eps_rest, more_than(0), "added to AdamW's denominator"));
 }
 
 // Of rules whose decay is decoupled; `whose` is decayed.
 template <class O>
 void append_cautious_decay(std::vector<OptionField<O>>& fields, const std::string& whose) {
-  fields.push_back(
-      boolean("cautious_decay", &O::cautious_decay,
-              "decay " + whose + "only elements that the update does not push away from zero"));
+  fields.push_back(boolean("cautious_decay", &O::cautious_decay,
+                           "apply the decay " + whose +
+                               "only to elements that the update does not push away from zero"));
 }
 
 // The iterations that run.
@@ -325,19 +326,19 @@ template <class O>
 void append_newton_schulz(std::vector<OptionField<O>>& fields) {
   fields.push_back(optional_integer(
       "ns_steps", &O::ns_steps, ns_steps_of<O>, 1, 100,
-      "Newton-Schulz iterations; unless set, 5, and 4 with coefficients = four, which takes no "
-      "other number"));
+      "number of Newton-Schulz iterations; unless set, 5; with coefficients=four always 4"));
   fields.push_back(choice("coefficients", &O::coefficients,
                           {"jordan", "polar_express", "you", "four"},
-                          "Newton-Schulz polynomials; four: four iterations from a start that is "
-                          "divided by its Schatten-4 norm"));
+                          "Newton-Schulz polynomials; four: made for four iterations from a start "
+                          "that is divided by its Schatten-4 norm"));
   fields.push_back(
       choice("ns_dtype", &O::ns_dtype, {"auto", "fp32", "bf16", "fp16", "fp8"},
              "operands of the products; auto: fp32 on the CPU, bf16 on CUDA; fp8: e4m3 on Hopper "
              "(emulated on the CPU), diagonals and iterate kept apart; a matrix with a short side "
              "below 64 always takes fp32"));
-  fields.push_back(choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
-                          "gram: iterate on the small Gram matrix; auto: where it is cheaper"));
+  fields.push_back(
+      choice("ns_form", &O::ns_form, {"auto", "standard", "gram"},
+             "gram: iterate on the small Gram matrix; auto: gram where it is cheaper"));
 }
 
 // NorMuon's normalisation of what Newton-Schulz gives.
@@ -347,7 +348,7 @@ void append_normalize(std::vector<OptionField<O>>& fields) {
                           "rows: divide each row of the orthogonalised matrix by its averaged root "
                           "mean square (NorMuon)"));
   fields.push_back(number("row_beta", &O::row_beta, unit_interval(),
-                          "of the rows' mean squares, where normalize = rows"));
+                          "decay of the average of the rows' mean squares (normalize=rows)"));
 }
 
 }  // namespace rode

@@ -26,17 +26,18 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
     using O = RodeOptions;
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
-      f.push_back(optional_number<O>(
-          "lr", &O::lr, matrix_lr<O>, at_least(0),
-          "directional rate, which scale turns into an angle; its default follows scale and snr"));
+      f.push_back(optional_number<O>("lr", &O::lr, matrix_lr<O>, at_least(0),
+                                     "rate of the direction, which scale turns into an angle; its "
+                                     "default depends on scale and snr"));
       f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
-                                  "radial rate; relative if radius = adaptive; unless set, 0.03, "
-                                  "and if radius = learned 0.002438, with snr 3.698e-05"));
-      f.push_back(choice("scale", &O::scale, {"kernel", "angle"},
-                         "angle per lr; kernel: the norm of the orthogonalised matrix (as "
-                         "published), angle: that over sqrt(min(fan-out, fan-in)), which does not "
-                         "grow with width"));
-      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the raw buffer"));
+                                  "rate of the radius, relative with radius=adaptive; unless set, "
+                                  "0.03; with radius=learned 0.002438, and with snr 3.698e-05"));
+      f.push_back(choice(
+          "scale", &O::scale, {"kernel", "angle"},
+          "angle of a step per lr. kernel: the norm q of the orthogonalised matrix, as published. "
+          "angle: q / sqrt(min(fan-out, fan-in)), which does not grow with the width"));
+      f.push_back(
+          number("momentum", &O::momentum, unit_interval(), "decay of the raw momentum buffer"));
       f.push_back(choice("radius", &O::radius, {"learned", "adaptive", "fixed"},
                          "how the norm of a matrix changes"));
       f.push_back(number("radius_brake", &O::radius_brake, at_least(0),
@@ -55,17 +56,19 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
                          "projection inside Newton-Schulz; every: as published, can diverge"));
       append_newton_schulz(f);
       append_normalize(f);
-      f.push_back(boolean("nesterov", &O::nesterov, "look-ahead start of the direction"));
+      f.push_back(boolean("nesterov", &O::nesterov, "Nesterov look-ahead"));
       f.push_back(boolean("snr", &O::snr, "damp the angle by the signal-to-noise ratio"));
-      f.push_back(number("snr_min", &O::snr_min, between(0, 1), "lower bound of that damping"));
+      f.push_back(
+          number("snr_min", &O::snr_min, between(0, 1), "lower bound of the damping by snr"));
       f.push_back(number("floor", &O::floor, unit_interval(),
                          "smallest factor by which one step may shrink the radius"));
       f.push_back(number("eps", &O::eps, at_least(0), "a norm at or below it counts as zero"));
       f.push_back(number("eps_ns", &O::eps_ns, at_least(0),
                          "a tangent momentum at or below it has no direction"));
-      f.push_back(choice("on_zero", &O::on_zero, {"rest", "start", "hold"},
-                         "a matrix that is zero at construction: stepped by the rest's rule, "
-                         "started along its momentum, or held at zero as published"));
+      f.push_back(choice(
+          "on_zero", &O::on_zero, {"rest", "start", "hold"},
+          "what happens to a matrix that is zero at construction. rest: the rest's rule updates "
+          "it. start: it starts along its momentum. hold: it stays zero, as published"));
       f.push_back(text("splits", &O::splits,
                        "blocks of fused matrices along fan-out; PATTERN=3 or PATTERN=a+b+c"));
       append_rest(f);
@@ -117,8 +120,8 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
     if (options_.on_zero != OnZero::start) return;
     throw Error(ErrorKind::unsupported, name_,
                 "option 'on_zero' = 'start', but the matrices are divided between processes: the "
-                "start is as long as the others' median says, and no process sees them all; set "
-                "on_zero=rest or on_zero=hold, or give every process all matrices");
+                "length of a start is a median over all matrices, and no process has them all; "
+                "set on_zero=rest or on_zero=hold, or give every process all matrices");
   }
 
   std::optional<double> zero_norm() const override {
@@ -201,14 +204,15 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
   static void check_start(std::string_view name, const RodeOptions& o) {
     if (o.on_zero != OnZero::start) return;
     if (o.direction == Direction::fixed) {
-      throw Error(ErrorKind::invalid_argument, name,
-                  "option 'on_zero' = 'start', but 'direction' is 'fixed'; a direction that stays "
-                  "as it is cannot begin; set direction=geodesic, on_zero=rest or on_zero=hold");
+      throw Error(
+          ErrorKind::invalid_argument, name,
+          "option 'on_zero' = 'start', but 'direction' is 'fixed'; a matrix without a direction "
+          "could never get one; set direction=geodesic, on_zero=rest or on_zero=hold");
     }
     if (o.radius_scope == RadiusScope::rows) {
       throw Error(ErrorKind::invalid_argument, name,
                   "option 'on_zero' = 'start', but 'radius_scope' is 'rows'; a start gives the "
-                  "whole matrix one radius, and rows of zeros would stay; set "
+                  "whole matrix one radius, and rows of zeros would stay zero; set "
                   "radius_scope=matrix, on_zero=rest or on_zero=hold");
     }
   }

@@ -49,7 +49,7 @@ inline bool is_lora_name(std::string_view name) {
 struct Signs {
   bool lora = false, embedding = false, convolution = false;
 
-  // A tensor of which no module is known.
+  // A tensor whose module is not known.
   void add(std::string_view name, const Shape& shape, Role role) {
     lora = lora || (shape.rank() == 2 && is_lora_name(name));
     embedding = embedding || role == Role::embedding ||

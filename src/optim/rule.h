@@ -92,7 +92,7 @@ class Rule {
   virtual void check_share() const {}
   // A matrix whose norm is at most this at construction is left to the rest; none: it is not.
   virtual std::optional<double> zero_norm() const { return std::nullopt; }
-  // What a user should hear about valid but doubtful options; empty: nothing.
+  // A message for the user about valid but doubtful options; empty: nothing.
   virtual std::string advice() const { return {}; }
   virtual std::unique_ptr<RuleInstance> instantiate() const = 0;
 };

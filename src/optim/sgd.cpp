@@ -16,7 +16,8 @@ class SgdRule final : public ElementOptimizer<SgdRule, SgdOptions, rules::Sgd> {
     static const OptionSchema<O> table([] {
       std::vector<OptionField<O>> f;
       append_rates(f, "coupled");
-      f.push_back(number("momentum", &O::momentum, unit_interval(), "of the buffer"));
+      f.push_back(
+          number("momentum", &O::momentum, unit_interval(), "decay of the momentum buffer"));
       f.push_back(boolean("nesterov", &O::nesterov, "step along d + momentum * B instead of B"));
       f.push_back(boolean("maximize", &O::maximize, "maximize the objective: negate the gradient"));
       append_rates_of_rest(f, "coupled");

@@ -21,13 +21,14 @@ class SoapRule final : public MatrixOptimizer<SoapRule, SoapOptions, rules::Soap
       f.push_back(number("lr", &O::lr, at_least(0), "rate of the matrices"));
       f.push_back(number("weight_decay", &O::weight_decay, at_least(0),
                          "decoupled decay, after the update"));
-      f.push_back(numbers("betas", &O::betas, unit_interval(),
-                          "of Adam in the rotated basis; the second also of the factors"));
+      f.push_back(
+          numbers("betas", &O::betas, unit_interval(),
+                  "decay of Adam's averages in the rotated basis; the second also of the factors"));
       f.push_back(number("eps", &O::eps, more_than(0), "added to sqrt(v), which is uncorrected"));
       f.push_back(integer("precondition_frequency", &O::precondition_frequency, 1, 1000000,
                           "steps between two changes of basis"));
       f.push_back(integer("max_precond_dim", &O::max_precond_dim, 1, 1000000,
-                          "a longer side keeps the identity basis"));
+                          "longest side that gets a basis; a longer one keeps the identity"));
       append_rest(f);
       append_storage(f);
       return f;

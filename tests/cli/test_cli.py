@@ -277,7 +277,7 @@ def test_damaged_files_are_refused(rode, damage):
     whole = path.read_bytes()
     header = {
         "huge header": b"\xff" * 7 + b"\x7f" + whole[8:],
-        "not json": struct.pack("<Q", 16) + b"this is no json!" + b"\0" * 64,
+        "not json": struct.pack("<Q", 16) + b"this is not json" + b"\0" * 64,
         "overlap": _with_header(
             b'{"param.w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
             b'"grad.w":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',

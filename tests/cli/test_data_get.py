@@ -206,7 +206,7 @@ def test_missing_file_and_no_network_are_told_apart(get, rode, mirror, tmp_path)
         "data", "get", "first", "--manifest", tmp_path / "m.toml", "--out", tmp_path / "o"
     )
     assert done.returncode == FAILED
-    assert "no network" in done.stderr and "RODE_DATA_MIRROR" in done.stderr
+    assert "cannot be reached" in done.stderr and "RODE_DATA_MIRROR" in done.stderr
 
 
 def test_mirror_and_folder_come_from_the_environment(get, rode, mirror, tmp_path):

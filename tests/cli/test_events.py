@@ -95,7 +95,7 @@ def test_events_hold_what_the_log_holds(rode, task, tmp_path):
     assert_is_the_log(read_folder(out), log)
 
 
-# At an evaluation, with a checkpoint behind it; between two of them; at both once more.
+# At an evaluation, with a checkpoint after it; between two of them; at both once more.
 @pytest.mark.parametrize("pauses", [[20], [25], [20, 21, 40, 40, 41]])
 def test_a_paused_run_loses_no_evaluation(rode, task, tmp_path, pauses):
     out = tmp_path / "run"
@@ -108,7 +108,7 @@ def test_a_paused_run_loses_no_evaluation(rode, task, tmp_path, pauses):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_stopped_run_loses_no_evaluation(rode, task, tmp_path, number):
-    """Checkpoints at every evaluation only: a killed run goes on from one, with its step again."""
+    """Checkpoints at every evaluation only: a killed run continues from one, with its step again."""
     out = tmp_path / "run"
     rarely = TASK.replace("checkpoint_interval = 10", "checkpoint_interval = 20")
     task.write_text(rarely.replace("steps = 120", "steps = 400"))

@@ -168,7 +168,7 @@ def test_what_is_not_there_is_wrong_usage(rode, runs, words, code, message):
 
 def test_folders_without_runs_are_refused(rode, tmp_path):
     done = rode.call("report", tmp_path / "nowhere")
-    assert done.returncode == USAGE and "is no folder" in done.stderr
+    assert done.returncode == USAGE and "is not a folder" in done.stderr
     (tmp_path / "empty").mkdir()
     done = rode.call("report", tmp_path / "empty")
     assert done.returncode == FAILED and "no run was found" in done.stderr

@@ -93,7 +93,7 @@ def test_the_table_has_the_figures_of_json_and_they_depend_on_the_seed_alone(rep
         ), check
     count = len(report["checks"])
     assert lines[-1] == f"{count} of {count} checks hold"
-    assert "What does not hold as the paper prints it:" in lines
+    assert "Statements that do not hold as printed in the paper:" in lines
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_flipped_bits_of_the_newest_checkpoint_end_in_the_one_before(rode, task,
         newest.write_bytes(damaged)
         resumed = rode.call(*train_words(task, out, "--resume"))
         assert resumed.returncode == 0, (place, resumed.stderr)
-        assert "the checkpoint before it is used" in resumed.stderr, (place, resumed.stderr)
+        assert "using the checkpoint before it" in resumed.stderr, (place, resumed.stderr)
         assert what_counts(out) == what_counts(whole)
         assert newest.with_name(newest.name + ".bad").exists()
         shutil.rmtree(out)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the safetensors reader: any bytes give a file or an Error, and a file round-trips. An
 // input with a checksum is tried twice, unchanged and with the right checksum: otherwise mutations
-// would stop there and never reach the code behind it.
+// would stop there and never reach the code after it.
 #include <array>
 #include <cstdio>
 #include <cstdlib>

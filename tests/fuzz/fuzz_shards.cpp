@@ -63,7 +63,7 @@ std::vector<std::string> fuzz_seeds() {
   info.tokenizer = "gpt2";
   info.vocab_size = 50257;
   info.end_of_text = 50256;
-  // Also without its checksum: mutations must reach the parser behind it.
+  // Also without its checksum: mutations must reach the parser after it.
   const auto add_info = [&] {
     auto json = nlohmann::ordered_json::parse(lab::token_info_text(info));
     seeds.push_back(json.dump(2));

@@ -133,7 +133,7 @@ std::string Mutator::next() {
     mutate_once(input);
   } while (below(2) == 0);
   // A header that grew or shrank mostly gets its new length: otherwise almost every mutation would
-  // fail the first check and never reach the code behind it.
+  // fail the first check and never reach the code after it.
   if (length && input.size() != size && input.size() >= kLengthBytes && below(4) != 0) {
     const std::uint64_t adjusted = *length + (input.size() - size);
     std::memcpy(input.data(), &adjusted, kLengthBytes);

@@ -68,10 +68,10 @@ TEST(OtherFiles, OfSystemsAndEvaluationsAreTablesOfTheReport) {
   EXPECT_MENTIONS(text, "172.3");
   EXPECT_MENTIONS(text, "some chip; 3 runs of 25 timed steps after 8");
   ASSERT_EQ(report.problems.size(), 4U);
-  EXPECT_MENTIONS(report.problems[0].what, "neither of");
+  EXPECT_MENTIONS(report.problems[0].what, "neither from");
   EXPECT_MENTIONS(report.problems[1].what, "was not evaluated");
   EXPECT_MENTIONS(report.problems[2].what, "evaluated twice");
-  EXPECT_MENTIONS(report.problems[3].what, "other steps");
+  EXPECT_MENTIONS(report.problems[3].what, "steps, options");
   write_report(report, scratch / "out", {"html", "md", "csv", "latex"});
   EXPECT_MENTIONS(read_file(scratch / "out/tables/fine_tuning.csv"), "rode");
   EXPECT_MENTIONS(read_file(scratch / "out/tables/bench_systems.tex"), "172.3");
@@ -88,7 +88,7 @@ TEST(OtherFiles, ThatAreNoEvaluationsHideNoRuns) {
   EXPECT_EQ(found.runs[0].run.at("optimizer"), "rode");
   EXPECT_EQ(found.runs[1].run.at("optimizer"), "adamw");
   ASSERT_EQ(found.problems.size(), 2U);  // each once
-  for (const RunProblem& problem : found.problems) EXPECT_MENTIONS(problem.what, "neither of");
+  for (const RunProblem& problem : found.problems) EXPECT_MENTIONS(problem.what, "neither from");
 }
 
 TEST(FineTuning, RowsOfDifferentProtocolsAreToldApart) {
@@ -103,7 +103,7 @@ TEST(FineTuning, RowsOfDifferentProtocolsAreToldApart) {
   rode["base_model"] = "Qwen3.5-9B";  // the other one does not tell
   adamw["options"]["lr"] = 1;         // own to each optimizer
   std::string text = shown();
-  EXPECT_EQ(text.find("not of one protocol"), std::string::npos);
+  EXPECT_EQ(text.find("different protocols"), std::string::npos);
   EXPECT_MENTIONS(text, "**80.00**");
   adamw["base_model"] = "Qwen3-0.6B";
   adamw["steps"] = 10;

@@ -168,7 +168,7 @@ TEST(Report, KeepsScalesAndStartingWeightsApart) {
   const Report report = make_report(std::move(found));
   ASSERT_EQ(report.comparisons.size(), 4U);
   EXPECT_TRUE(report.problems.empty());
-  EXPECT_MENTIONS(report.comparisons[2].protocol, "begun from given weights");
+  EXPECT_MENTIONS(report.comparisons[2].protocol, "started from given weights");
   EXPECT_MENTIONS(report.comparisons[3].protocol, "extended from a shorter run");
   EXPECT_MENTIONS(report.comparisons[1].title, ", scale tiny");
   EXPECT_EQ(report.comparisons[1].name, "tiny-lm-tiny");
@@ -299,7 +299,7 @@ TEST(Report, FindsRunsAndNamesWhatIsWrongWithOne) {
   EXPECT_MENTIONS(found.problems[0].what, "line 1 has no step");
   EXPECT_MENTIONS(found.problems[1].what, "status is 'lost'");
   EXPECT_MENTIONS(found.problems[2].what, "has no task");
-  EXPECT_MENTIONS(error_of([&] { find_runs({scratch / "nowhere"}); }), "is no folder");
+  EXPECT_MENTIONS(error_of([&] { find_runs({scratch / "nowhere"}); }), "is not a folder");
   const Report report = make_report(std::move(found));
   EXPECT_MENTIONS(to_markdown(report), "Runs that are left out");
   EXPECT_MENTIONS(error_of([] { make_report({}); }), "no run was found");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The synthetic tasks: their entropy is what they promise, their images can be told apart.
+// The synthetic tasks: their entropy is what they promise, their images can be distinguished.
 #include <array>
 #include <cmath>
 #include <set>

@@ -33,7 +33,7 @@ TEST(Training, ADamagedCheckpointIsPassedOver) {
   TrainHooks noting;
   noting.note = [&](std::string_view text) { notes += text; };
   Trainer(options, noting).run();
-  EXPECT_MENTIONS(notes, "the checkpoint before it is used");
+  EXPECT_MENTIONS(notes, "using the checkpoint before it");
   options.out = scratch / "whole";
   options.resume = false;
   Trainer(options).run();
@@ -182,7 +182,7 @@ TEST(Training, AnyDamageToTheNewestCheckpointEndsInTheOneBefore) {
     damage(folder.checkpoint(6));
     Noted noted;
     EXPECT_EQ(Trainer(options, noted.hooks()).run().status, TrainStatus::finished);
-    EXPECT_MENTIONS(noted.text, "the checkpoint before it is used");
+    EXPECT_MENTIONS(noted.text, "using the checkpoint before it");
     EXPECT_MENTIONS(noted.text, "resumed after step 3");
     EXPECT_TRUE(fs::exists(fs::symlink_status(folder.checkpoint(6).string() + ".bad")));
     expect_same(Left(options.out), Left(scratch / "whole"));
@@ -207,7 +207,7 @@ TEST(Training, NoneOf200FlippedBitsOfTheNewestCheckpointIsUsed) {
     {
       const Trainer trainer(run.options, noted.hooks());
     }
-    EXPECT_MENTIONS(noted.text, "the checkpoint before it is used") << "byte " << byte;
+    EXPECT_MENTIONS(noted.text, "using the checkpoint before it") << "byte " << byte;
     EXPECT_TRUE(std::filesystem::remove(newest.string() + ".bad"));
   }
   write_file(newest, good);

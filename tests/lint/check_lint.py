@@ -85,6 +85,9 @@ CASES = [
     ("check_words", "src/core/a.cpp", 'f("all but "\n  "for one");\n', "write 'except'"),
     ("check_words", "docs/a.md", "A kernel runs over chunks.\n", "a.md:3: 'chunks'"),
     ("check_words", "docs/a.md", "built\nanew\n", "a.md:4: 'anew'"),
+    ("check_words", "src/core/a.cpp", 'f("NCCL cannot "\n  "be had");\n', "'is not available'"),
+    ("check_words", "docs/a.md", "The file is no JSON.\n", "'is no JSON'"),
+    ("check_words", "docs/a.md", "There is no JSON; a string is told.\n", None),
     ("check_words", "tests/lint/a.py", "# anew\n", None),
 ]
 

@@ -38,11 +38,12 @@ TEST(GroupBackends, AreGlooWhereRanksHaveNoGpuOfTheirOwn) {
 TEST(GroupBackends, AreRefusedOnAllRanksWhereNcclCannotBeHad) {
   const RankFolder folder;
   const std::string why = !::torch::cuda::is_available() ? "rank 0: no CUDA device was given"
-                          : is_nccl_available()          ? "ranks 0 and 1 have the same GPU"
-                                                : "rank 0: its program was built without NCCL";
+                          : is_nccl_available()          ? "ranks 0 and 1 use the same GPU"
+                                                : "rank 0: the program was built without NCCL";
   for (const RankReport& report : run_ranks("asked for nccl", {.size = 2}, folder)) {
     EXPECT_EQ(report.status, 1);
-    EXPECT_TRUE(holds(report["error"], "backend = nccl cannot be had: " + why)) << report["error"];
+    EXPECT_TRUE(holds(report["error"], "backend = nccl is not available: " + why))
+        << report["error"];
   }
 }
 

@@ -341,7 +341,7 @@ TEST(ManyProcessesFault, OfARankThatNeverComesIsNamed) {
   const auto reports = run_ranks("trains", {.size = 3, .started = {0, 2}, .timeout_s = 2}, folder);
   for (const std::size_t rank : {0, 2}) {
     EXPECT_EQ(reports[rank].status, 1);
-    EXPECT_TRUE(holds(reports[rank]["error"], "rank 1 of 3 has not come"))
+    EXPECT_TRUE(holds(reports[rank]["error"], "rank 1 of 3 has not joined"))
         << reports[rank]["error"];
   }
   const auto alone =

@@ -12,7 +12,7 @@
 namespace rode::torch {
 
 // Over the step count, every option, name and state tensor, in the order of the parameters; 32
-// digits behind the tag that docs/files.md describes. `values`: the options of each group as the
+// digits after the tag that docs/files.md describes. `values`: the options of each group as the
 // archive holds them, so that one of a version with fewer options keeps its checksum.
 std::string archive_checksum(std::int64_t steps,
                              const std::vector<::torch::optim::OptimizerParamGroup>& groups,

@@ -25,7 +25,8 @@ Error mismatch(const std::string& message) {
 template <class Value>
 void read(InputArchive& archive, const std::string& key, Value& value) {
   if (!archive.try_read(key, value)) {
-    throw mismatch("the archive has no '" + key + "': no optimizer of rode::torch saved it");
+    throw mismatch("the archive has no '" + key +
+                   "': it was not saved by an optimizer of rode::torch");
   }
 }
 
@@ -46,7 +47,7 @@ void verify(InputArchive& archive, const std::string& expected) {
     throw Error(ErrorKind::file, "load",
                 "the archive's contents give checksum '" + expected + "'; expected '" +
                     (found.isString() ? found.toStringRef() : std::string()) +
-                    "', which it carries; it was damaged: restore it from a copy");
+                    "', as recorded in it; it was damaged: restore it from a copy");
   }
 }
 

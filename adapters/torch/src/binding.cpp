@@ -117,7 +117,7 @@ void EngineOptimizer::Binding::add_followed(const at::Tensor& parameter, std::st
     throw refuse(ErrorKind::unsupported, "parameters",
                  in_quotes(followed_.front().name) + " is on " + device_.str() + ", " +
                      in_quotes(name) + " on " + device.str() +
-                     "; one optimizer steps one device; make one for each");
+                     "; an optimizer works on one device; make one optimizer per device");
   }
   FollowedTensor& followed = followed_.emplace_back();
   followed.name = std::move(name);

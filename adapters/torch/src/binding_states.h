@@ -30,8 +30,8 @@ inline std::string keys_of(const ParamState& state) {
   return out;
 }
 
-// What the state of a matrix tells of its start: the moments of the rest's rule are there where it
-// was zero (RodeOptions::on_zero).
+// What the state of a matrix shows about its start: the moments of the rest's rule are there where
+// it was zero (RodeOptions::on_zero).
 inline std::optional<bool> began_at_zero(const ParamStates& states, const at::Tensor& parameter) {
   const auto found = states.find(parameter.unsafeGetTensorImpl());
   if (found == states.end()) return std::nullopt;

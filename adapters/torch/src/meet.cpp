@@ -63,7 +63,7 @@ StorePointer open_store(const Meeting& meeting) {
 void await(c10d::Store& store, const Meeting& meeting) {
   const auto key = [](int rank) { return "here/" + std::to_string(rank); };
   if (store.add(key(meeting.rank), 1) > 1) {
-    throw no_meeting(ErrorKind::process_group, "two processes came to " + place_of(meeting) +
+    throw no_meeting(ErrorKind::process_group, "two processes have joined " + place_of(meeting) +
                                                    " as rank " + std::to_string(meeting.rank) +
                                                    "; give each its own RANK");
   }
@@ -79,7 +79,7 @@ void await(c10d::Store& store, const Meeting& meeting) {
   std::string names;
   for (const int rank : missing) names += (names.empty() ? "" : ", ") + std::to_string(rank);
   throw no_meeting(ErrorKind::process_group,
-                   "rank " + names + " of " + std::to_string(meeting.size) + " has not come to " +
+                   "rank " + names + " of " + std::to_string(meeting.size) + " has not joined " +
                        place_of(meeting) + " within " + seconds_of(meeting) + ", says rank " +
                        std::to_string(meeting.rank) + "; start it, or allow more time");
 }
@@ -95,7 +95,7 @@ std::string_view backend_name(GroupBackend backend) {
   return "auto";
 }
 
-// What a rank tells the others: which backend it was asked for, and its GPU or why NCCL cannot be.
+// What a rank sends the others: the requested backend, and its GPU or why NCCL cannot be used.
 struct Offer {
   std::string asked, gpu, obstacle;
 };
@@ -138,13 +138,13 @@ std::string obstacle_of(const std::vector<Offer>& offers) {
     const auto [owner, fresh] = owners.emplace(offer.gpu, rank);
     if (!fresh) {
       return "ranks " + std::to_string(owner->second) + " and " + std::to_string(rank) +
-             " have the same GPU, and NCCL takes one process per GPU";
+             " use the same GPU, but NCCL allows one process per GPU";
     }
   }
   return {};
 }
 
-// The same on all ranks, since all of them decide from what all have told.
+// The same on all ranks, since all of them decide from what all have sent.
 bool takes_nccl(c10d::Store& store, const Meeting& meeting) {
   const std::vector<Offer> offers = exchanged(store, meeting, own_offer(meeting));
   for (std::size_t rank = 1; rank < offers.size(); ++rank) {
@@ -157,8 +157,8 @@ bool takes_nccl(c10d::Store& store, const Meeting& meeting) {
   const std::string obstacle = obstacle_of(offers);
   if (meeting.backend == GroupBackend::nccl && !obstacle.empty()) {
     throw no_meeting(ErrorKind::unsupported,
-                     "backend = nccl cannot be had: " + obstacle +
-                         "; give every rank a GPU of its own, or choose backend = gloo");
+                     "backend = nccl is not available: " + obstacle +
+                         "; give every rank its own GPU, or choose backend = gloo");
   }
   return obstacle.empty();
 }

@@ -26,7 +26,7 @@ int number(const char* name, int least, int most) {
   throw Error(ErrorKind::invalid_argument, "process group",
               std::string(name) + " = '" + text + "'; expected a whole number from " +
                   std::to_string(least) + " to " + std::to_string(most) +
-                  ", as torchrun sets it beside WORLD_SIZE");
+                  "; torchrun sets it together with WORLD_SIZE");
 }
 
 }  // namespace

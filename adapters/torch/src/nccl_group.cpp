@@ -35,7 +35,7 @@ namespace {
 using Nccl = c10d::ProcessGroupNCCL;
 
 // While c10d makes a group, which reads it then and not again: that the thread which waits for a
-// call is told of failures. Otherwise a thread of c10d's own ends the process, before an error
+// call learns of failures. Otherwise a thread of c10d's own ends the process, before an error
 // could name the rank that is missing. What the user has set stays.
 class FailuresAreThrown {
  public:
@@ -51,7 +51,7 @@ class FailuresAreThrown {
   bool given_;
 };
 
-// Its own destructor tells the user to call a function of Python's. Nothing is under way when the
+// Its own destructor asks the user to call a function of Python's. Nothing is under way when the
 // last owner is gone, so that there is nothing to wait for.
 class NcclGroup final : public Nccl {
  public:
@@ -74,7 +74,7 @@ std::string nccl_obstacle() {
   const auto major = static_cast<int>(theirs >> kMajor);
   const auto minor = static_cast<int>((theirs >> kMinor) & kMask);
   if (major == NCCL_MAJOR && minor == NCCL_MINOR) return {};
-  return "its program was built with the header of NCCL " + std::to_string(NCCL_MAJOR) + "." +
+  return "the program was built with the header of NCCL " + std::to_string(NCCL_MAJOR) + "." +
          std::to_string(NCCL_MINOR) + ", and its LibTorch with " + std::to_string(major) + "." +
          std::to_string(minor) + ": build it with the header of that version";
 }
@@ -103,8 +103,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d:
 }
 #else
 std::string nccl_obstacle() {
-  return "its program was built without NCCL: build it with a LibTorch for CUDA, where CMake finds "
-         "nccl.h (in the package beside torch, or in NCCL_HOME)";
+  return "the program was built without NCCL: build it with a LibTorch for CUDA, where CMake finds "
+         "nccl.h (in the package next to torch, or in NCCL_HOME)";
 }
 
 std::string gpu_identity(int) {

@@ -12,7 +12,7 @@ namespace rode::torch {
 
 // Why no group of NCCL can be made in this program; empty: one can. The next two throw it.
 std::string nccl_obstacle();
-// What tells a GPU from all others, on any machine: NCCL takes one process per GPU. Throws where
+// Identifies a GPU on any machine: NCCL takes one process per GPU. Throws where
 // there is no such device.
 std::string gpu_identity(int device);
 c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store,

@@ -64,7 +64,7 @@ GroupOptions& EngineOptimizer::adopted(std::size_t group) {
   if (own == nullptr || typeid(options) != typeid(*defaults_)) {
     throw Error(ErrorKind::invalid_argument, "groups",
                 "options of group " + std::to_string(group) +
-                    " are another optimizer's; expected those of this one, such as "
+                    " belong to another optimizer; expected this optimizer's, such as "
                     "rode::torch::RODEOptions for rode::torch::RODE");
   }
   if (!own->initial_lr) own->adopt();
@@ -169,7 +169,7 @@ at::Tensor EngineOptimizer::step(double multiplier, const LossClosure& closure) 
 const rode::Optimizer& EngineOptimizer::engine() const {
   if (binding_ == nullptr) {
     throw Error(ErrorKind::invalid_argument, "engine",
-                "there is none before the first step; call step() or bind() first");
+                "the engine does not exist before the first step; call step() or bind() first");
   }
   return binding_->engine();
 }

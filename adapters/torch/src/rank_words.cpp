@@ -80,7 +80,7 @@ std::string RankWords::who_failed(std::int64_t call) const {
     return "rank " + listed(missing) + " of " + std::to_string(size_) +
            " does not answer: it has ended, or waits elsewhere";
   } catch (const std::exception&) {
-    return "the store of the process group, which rank 0 keeps, does not answer: rank 0 has ended";
+    return "the store of the process group, which rank 0 hosts, does not answer: rank 0 has ended";
   }
 }
 

@@ -18,7 +18,7 @@ class RankWords {
   // Whether another rank has left a word that this call failed there, or that it ends. Calls are
   // counted alike on every rank.
   bool has_failed(std::int64_t call) const;
-  // After a call has failed here: leaves word of it, and tells which ranks end or do not answer.
+  // After a call has failed here: reports it, and finds the ranks that have ended or do not answer.
   std::string who_failed(std::int64_t call) const;
   // Throws where the store has ended.
   void leave(const std::string& why) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells the engine what a model's modules are, and lets it route.
+// Describes a model's modules to the engine, which routes them.
 #include "rode/torch/routing.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ ModuleInfo describe(const nn::Module& module) {
   return {.role = Role::other, .width = linear == nullptr ? 0 : linear->options.out_features()};
 }
 
-// A model as the engine sees it, and the tensors beside it.
+// A model as the engine sees it, and the tensors next to it.
 struct Model {
   std::vector<ModuleInfo> modules;
   std::vector<ModelParameter> parameters;
@@ -115,7 +115,7 @@ RoutedModule route_module(const nn::Module& module, Route route,
 void warn_of_rest(const RoutedModule& routed, const Method& method) {
   if (routed.rest_share <= 0.5 || !method.leaves_rest_to_adamw()) return;
   TORCH_WARN("[routing] ", static_cast<int>(100 * routed.rest_share),
-             " % of the parameters outside of embeddings and head are left to AdamW (route ",
+             " % of the parameters outside embeddings and head are left to AdamW (route ",
              std::string(to_string(routed.choice.route)),
              "); choose another route or set overrides; engine().routing_table() shows them");
 }

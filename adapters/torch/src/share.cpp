@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of one rank, what it tells before a step, and the messages of weights after it.
+// The plan of one rank, what it reports before a step, and the messages of weights after it.
 #include "share.h"
 
 #include <set>

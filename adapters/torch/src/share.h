@@ -39,9 +39,9 @@ class EngineOptimizer::Share {
   // Deals out the parameters. A call of all ranks, which ends well on all of them or on none.
   void make(const ParamGroups& groups, const std::vector<const GroupOptions*>& options,
             OnBadGradient on_non_finite);
-  // Tells the others that this rank has failed, so that they do not wait for it.
+  // Reports to the others that this rank has failed, so that they do not wait for it.
   void report(const std::string& error);
-  // Whether these are the parameters that were dealt out, as they were.
+  // Whether these are the parameters that were divided, unchanged.
   bool follows(const ParamGroups& groups) const;
   // Throws where the options do not allow the plan any more.
   void check(const ParamGroups& groups, const std::vector<const GroupOptions*>& options) const;
@@ -54,8 +54,8 @@ class EngineOptimizer::Share {
   // this rank's matrices began at zero, whose rule takes less.
   void set_limits(const ParamGroups& groups, const std::vector<const GroupOptions*>& options,
                   const ParamStates& states);
-  // What this rank tells before a step: of all gradients, not of its own alone, because a rank
-  // whose copy is spoiled must not go on.
+  // What this rank reports before a step: on all gradients, not only on its own, because a rank
+  // whose copy is spoiled must not continue.
   StepReport report_of_gradients() const;
   // Throws where the ranks refuse the step, else the parameters that it leaves out.
   std::vector<std::size_t> agree(const StepReport& report, OnBadGradient on_non_finite);

@@ -45,9 +45,10 @@ Error changed(const Error& error) {
 // The plan for the parameters as they are now.
 void EngineOptimizer::deal() {
   if (share_->begun) {
-    throw Error(ErrorKind::process_group, "process group",
-                "parameters have been added, moved or cast since their state was dealt out to the "
-                "ranks; call save_consolidated(), make a new optimizer and load the archive there");
+    throw Error(
+        ErrorKind::process_group, "process group",
+        "parameters have been added, moved or cast since their state was divided between the "
+        "ranks; call save_consolidated(), make a new optimizer and load the archive there");
   }
   drop();
   state_.clear();  // of an engine that has made no step, by the plan before

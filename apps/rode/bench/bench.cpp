@@ -217,48 +217,54 @@ void run(const BenchArguments& arguments) {
 
 void add_bench_command(CLI::App& app) {
   const auto a = std::make_shared<BenchArguments>();
-  CLI::App* bench = app.add_subcommand("bench", "Measure");
+  CLI::App* bench = app.add_subcommand("bench", "Measure time and memory of optimizers");
   bench->require_subcommand(1);
-  CLI::App* command =
-      bench->add_subcommand("step", "Time, state and workspace of one step on a model's shapes");
+  CLI::App* command = bench->add_subcommand(
+      "step", "Measure time, state and workspace of one step on a model's shapes");
   CLI::Option* shapes = command->add_option("--shapes", a->shapes, std::string(kShapesHelp));
-  CLI::Option* optimizer =
-      command->add_option("--optimizer", a->optimizer, "Name as listed by 'rode optimizers'");
-  CLI::Option* settings =
-      command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
-          ->allow_extra_args(false);
-  command->add_option("--backend", a->backend, "cpu or cuda")
+  CLI::Option* optimizer = command->add_option(
+      "--optimizer", a->optimizer, "name of the optimizer, as 'rode optimizers' lists it");
+  CLI::Option* settings = command
+                              ->add_option("--set", a->settings,
+                                           "key=value: an option of the optimizer; may be repeated")
+                              ->allow_extra_args(false);
+  command->add_option("--backend", a->backend, "device to measure on: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command
-      ->add_flag(
-          "--table,--all", a->table,
-          "CUDA: 21 rows of shapes, optimizer and options, instead of --shapes and --optimizer")
+      ->add_flag("--table,--all", a->table,
+                 "CUDA: measure 21 combinations of shapes, optimizer and options, instead of "
+                 "--shapes and --optimizer")
       ->excludes(shapes)
       ->excludes(optimizer)
       ->excludes(settings);
-  command->add_option("--threads", a->threads, "Threads; 0: every core")
+  command->add_option("--threads", a->threads, "number of threads; 0: all cores")
       ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
-  command->add_option("--repeat", a->repeat, "Measured steps; default 3, 50 on CUDA")
+  command->add_option("--repeat", a->repeat, "number of measured steps (default 3, on CUDA 50)")
       ->check(whole_number(1, 100'000));
-  command->add_option("--warmup", a->warmup, "Warm-up steps before them; default 1, 10 on CUDA")
+  command
+      ->add_option("--warmup", a->warmup,
+                   "number of warm-up steps before them (default 1, on CUDA 10)")
       ->check(whole_number(0, 100'000));
   CLI::Option* peers =
       command
           ->add_option(
               "--peers", a->peers,
-              "Also times other implementations; optional script, default from bench/peers")
+              "also time other implementations with this script (default: the one in bench/peers)")
           ->expected(0, 1);
-  command->add_option("--peers-only", a->peers_only, "Comma-separated peers of the script to run")
+  command
+      ->add_option("--peers-only", a->peers_only,
+                   "which of the script's implementations to time, separated by commas")
       ->needs("--peers");
-  command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
-  command->add_flag("--phases", a->phases, "Steps in phases: prepare, compute, apply");
-  command->add_option("--dtype", a->dtype, "CUDA: type of weights and gradients")
+  command->add_flag("--loop", a->loop, "step one matrix after the other, without batches");
+  command->add_flag("--phases", a->phases,
+                    "make each step in three calls: prepare, compute, apply");
+  command->add_option("--dtype", a->dtype, "CUDA: type of the weights and gradients")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   add_products_option(*command, a->products);
-  command->add_flag("--json", a->json, "Print JSON");
+  command->add_flag("--json", a->json, "print JSON");
   command->footer("Example: rode bench step --shapes qwen2-114m --optimizer rode");
   command->callback([a, shapes, optimizer, peers] {
     for (const CLI::Option* option : {shapes, optimizer}) {

@@ -15,7 +15,7 @@ namespace rode::cli {
 struct CudaMachine {
   std::string device;
   std::string capability;  // "9.0"
-  std::string driver;      // "580.82.07", or the CUDA version it supports where that is not told
+  std::string driver;      // "580.82.07", or the CUDA version it supports if that is unknown
   std::string runtime;     // CUDA version of this program, "13.0"
   std::size_t memory_bytes = 0;
 };

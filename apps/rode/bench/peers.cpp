@@ -22,7 +22,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what) {
   throw Error(ErrorKind::unsupported, "bench",
-              what + "; the peers need Python with torch (set RODE_PYTHON to it)");
+              what + "; --peers needs Python with torch: set RODE_PYTHON to such a Python");
 }
 
 struct Pipe {
@@ -50,7 +50,7 @@ void send(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const ssize_t sent = ::write(descriptor, text.data(), text.size());
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return;  // the script has ended: its exit status tells more
+    if (sent < 0) return;  // the script has ended: its exit status says more
     text.remove_prefix(static_cast<std::size_t>(sent));
   }
 }

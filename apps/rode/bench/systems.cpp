@@ -168,31 +168,39 @@ void run(const SystemsArguments& arguments) {
 void add_bench_systems_command(CLI::App& bench) {
   const auto a = std::make_shared<SystemsArguments>();
   CLI::App* command = bench.add_subcommand(
-      "systems", "The paper's compute and memory table: state, peak, step, throughput");
-  command->add_option("--tasks", a->tasks, "Tasks, separated by commas")
+      "systems",
+      "Measure the paper's compute and memory table: state, peak memory, step time, throughput");
+  command->add_option("--tasks", a->tasks, "tasks, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--optimizers", a->optimizers, "Optimizers, separated by commas")
+  command->add_option("--optimizers", a->optimizers, "optimizers, separated by commas")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--scale", a->scale, "A smaller form of the tasks, with its own batch: tiny");
-  command->add_flag("--loop", a->loop, "Also RODE one matrix after the other, without batches");
-  command->add_option("--device", a->options.device, "auto, cpu or cuda")
+  command->add_option("--scale", a->scale,
+                      "a scale defined in the tasks' files, with its own batch: tiny");
+  command->add_flag("--loop", a->loop,
+                    "also measure RODE without batches, one matrix after the other");
+  command
+      ->add_option("--device", a->options.device,
+                   "device to measure on; auto (default): a GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--threads", a->options.threads, "Threads of Torch and the engine")
+  command->add_option("--threads", a->options.threads, "threads of Torch and the engine")
       ->check(whole_number(1, kMaxThreads));
-  command->add_option("--warmup", a->options.warmup, "Steps before those that are timed")
+  command
+      ->add_option("--warmup", a->options.warmup, "number of warm-up steps before the timed ones")
       ->check(whole_number(0, kMaxCount))
       ->capture_default_str();
-  command->add_option("--steps", a->options.steps, "Timed steps of a run")
+  command->add_option("--steps", a->options.steps, "number of timed steps per run")
       ->check(whole_number(1, kMaxCount))
       ->capture_default_str();
-  command->add_option("--runs", a->options.runs, "Runs; their medians' median counts")
+  command
+      ->add_option("--runs", a->options.runs,
+                   "number of runs; the median of their medians is reported")
       ->check(whole_number(1, kMaxCount))
       ->capture_default_str();
-  command->add_option("--out", a->out, "Also write the JSON to this file");
-  command->add_flag("--json", a->json, "Print JSON");
-  command->add_flag("--quiet", a->quiet, "Show no progress");
+  command->add_option("--out", a->out, "also write the JSON to this file");
+  command->add_flag("--json", a->json, "print JSON");
+  command->add_flag("--quiet", a->quiet, "show no progress");
   command->footer(
       "Examples:\n  rode bench systems --loop --out systems.json\n"
       "  rode bench systems --scale tiny --device cpu --steps 5 --runs 1");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rode bench step --backend cuda`: one step, or a table of them, beside the machine's ceilings.
+// `rode bench step --backend cuda`: one step, or a table of them, next to the machine's ceilings.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -152,7 +152,7 @@ void add_floors(Json& json, const BenchArguments& arguments, const Json& ceiling
   json["symmetric_floor_ms"] = floor_ms(work.symmetric_flops, work.bytes, ceilings);
 }
 
-// A peer that cannot run is a reason in the report, not an error: our own figures stand.
+// A peer that cannot run is a reason in the report, not an error: our own figures remain.
 Json peers_json(const BenchArguments& arguments, const std::string& shapes, int sets) {
   constexpr int kRepeat = 20;  // some take a tenth of a second per step
   constexpr int kWarmup = 5;

@@ -99,10 +99,10 @@ void add_info_command(CLI::App& data) {
   const auto arguments = std::make_shared<FolderArguments>();
   CLI::App* command =
       data.add_subcommand("info", "Check a folder of token shards and print its contents");
-  command->add_option("folder", arguments->folder, "Folder of token shards")->required();
+  command->add_option("folder", arguments->folder, "folder of token shards")->required();
   command->add_flag("--scan", arguments->scan,
-                    "Also read and check every token, with its checksum");
-  command->add_flag("--json", arguments->json, "Print JSON");
+                    "also read all tokens, and check them and their checksums");
+  command->add_flag("--json", arguments->json, "print JSON");
   command->footer("Example: rode data info data/wiki_en --scan");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }

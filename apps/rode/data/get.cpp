@@ -132,17 +132,17 @@ void run(const GetArguments& arguments) {
 
 void add_data_get_command(CLI::App& data) {
   const auto arguments = std::make_shared<GetArguments>();
-  CLI::App* command =
-      data.add_subcommand("get", "Download a dataset and check it; without a name: list them");
-  command->add_option("name", arguments->name, "Dataset");
+  CLI::App* command = data.add_subcommand(
+      "get", "Download a dataset and verify it; without a name, list the datasets");
+  command->add_option("name", arguments->name, "name of the dataset");
   command->add_option("--out", arguments->out,
-                      "Folder for its files [NAME below RODE_DATA_DIR or data]");
+                      "folder for its files (default: NAME in RODE_DATA_DIR, else in data)");
   command->add_option("--mirror", arguments->mirror,
-                      "URL that holds NAME/FILE, instead of the dataset's host "
-                      "[RODE_DATA_MIRROR]");
+                      "URL of a mirror that has NAME/FILE, instead of the dataset's host (default: "
+                      "RODE_DATA_MIRROR)");
   command->add_option("--manifest", arguments->manifest,
-                      "File of datasets, instead of the built-in ones");
-  command->add_flag("--json", arguments->json, "Print JSON");
+                      "file that describes datasets, instead of the built-in list");
+  command->add_flag("--json", arguments->json, "print JSON");
   command->footer("Examples:\n  rode data get\n  rode data get cifar-100 --out data/cifar-100");
   command->callback([=] { arguments_as_usage([&] { run(*arguments); }); });
 }

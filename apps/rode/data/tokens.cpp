@@ -50,7 +50,7 @@ void run(const TokensArguments& arguments) {
   info.tokenizer = tokenizer->name();
   info.vocab_size = tokenizer->vocab_size();
   info.end_of_text = tokenizer->end_of_text();
-  const lab::InterruptGuard interrupt;  // so that a stop, too, leaves nothing behind
+  const lab::InterruptGuard interrupt;  // so that a stop leaves no files either
   lab::TokenFolderWriter writer(arguments.out, info,
                                 {arguments.split, arguments.shard_tokens, arguments.overwrite});
 
@@ -92,25 +92,31 @@ void run(const TokensArguments& arguments) {
 
 void add_data_tokens_command(CLI::App& data) {
   const auto arguments = std::make_shared<TokensArguments>();
-  CLI::App* command = data.add_subcommand(
-      "tokens",
-      "Make token shards (llm.c's layouts) from text, one end of text before each document");
-  command->add_option("--input", arguments->inputs, "Text files, .xz, .gz, .zst and .bz2 too")
+  CLI::App* command = data.add_subcommand("tokens",
+                                          "Make token shards (in llm.c's formats) from text, with "
+                                          "an end-of-text token before each document");
+  command
+      ->add_option("--input", arguments->inputs,
+                   "text files, plain or compressed (.xz, .gz, .zst, .bz2)")
       ->required();
-  command->add_option("--tokenizer", arguments->tokenizer, "gpt2 or bytes")->capture_default_str();
+  command->add_option("--tokenizer", arguments->tokenizer, "tokenizer: gpt2 or bytes")
+      ->capture_default_str();
   command->add_option("--vocab", arguments->vocabulary,
-                      "Folder of GPT-2's encoder.json and vocab.bpe");
-  command->add_option("--out", arguments->out, "Folder for the shards and tokens.json")->required();
-  command->add_option("--split", arguments->split, "train, valid or test")->capture_default_str();
+                      "folder of GPT-2's encoder.json and vocab.bpe");
+  command->add_option("--out", arguments->out, "folder for the shards and tokens.json")->required();
+  command->add_option("--split", arguments->split, "split to write: train, valid or test")
+      ->capture_default_str();
   command
       ->add_option("--documents", arguments->documents,
-                   "Where a document ends: file, blank (line), heading (before '= Title =')")
+                   "where a document ends: file (at the end of a file), blank (at a blank line) or "
+                   "heading (before '= Title =')")
       ->capture_default_str();
-  command->add_option("--shard-tokens", arguments->shard_tokens, "Most tokens per shard")
+  command
+      ->add_option("--shard-tokens", arguments->shard_tokens, "maximum number of tokens per shard")
       ->capture_default_str()
       ->check(whole_number(1, lab::kMaxShardTokens));
-  command->add_flag("--overwrite", arguments->overwrite, "Replace the split's shards");
-  command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_flag("--overwrite", arguments->overwrite, "replace the split's existing shards");
+  command->add_flag("--json", arguments->json, "print JSON");
   command->footer(
       "Example: rode data tokens --input train.txt --documents heading --vocab VOCAB --out "
       "data/text");

@@ -13,7 +13,7 @@ std::string python_program();
 
 // Their words are Python's, and never seen by the parser of the others.
 bool is_python_command(std::string_view name);
-// The same process goes on as Python: signals, output and exit code are its own. Throws where
+// The same process continues as Python: signals, output and exit code are its own. Throws where
 // Python or a package that it needs is missing.
 [[noreturn]] void run_python_command(const std::string& name, const std::vector<std::string>& rest);
 

@@ -30,8 +30,7 @@ std::filesystem::path folder_of(const ReportArguments& arguments) {
     return arguments.folders.front();
   }
   throw UsageError(
-      fmt::format("{} folders and no --out; expected the folder of the report, such as --out "
-                  "report",
+      fmt::format("{} folders but no --out; expected a folder for the report, such as --out report",
                   arguments.folders.size()));
 }
 
@@ -107,28 +106,30 @@ void print_report(const lab::Report& report) {
 void add_report_command(CLI::App& app) {
   const auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command = app.add_subcommand(
-      "report", "Make tables and figures of runs from their logs, over several folders and tasks");
+      "report",
+      "Make tables and figures from the logs of runs, in one or several folders and tasks");
   command
       ->add_option("DIR", arguments->folders,
-                   "folders of runs: every folder below with a run.json is one; or files of 'rode "
-                   "bench systems' and results.json of 'rode evaluate'")
+                   "folders of runs, which are searched for run.json; also files of 'rode bench "
+                   "systems', and results.json of 'rode evaluate'")
       ->required();
   command->add_option("--out", arguments->out,
-                      "folder of the report (default: DIR, where there is one)");
+                      "folder of the report (default: DIR, if only one is given)");
   command->add_option("--base", arguments->base,
-                      "optimizer to which the others' differences are printed, with their standard "
-                      "errors");
+                      "optimizer with which the others are compared: also print differences and "
+                      "their standard errors");
   command
       ->add_option("--format", arguments->formats,
                    "what to write, separated by commas: html, md, csv, latex, svg, png (default "
-                   "all; png where rsvg-convert or inkscape is installed)")
+                   "all; png needs rsvg-convert or inkscape)")
       ->delimiter(',')
       ->check(CLI::IsMember(lab::kFormats));
   command->add_flag("--json", arguments->json, "print the report as JSON");
   command->footer(
-      "Seeds are replicates: runs of one task, length, optimizer and set of options. Runs that\n"
-      "diverged are counted and never part of a mean; damaged ones are named and left out.\n\n"
-      "Exit code 0: written; 1: no run can be used, or a file cannot be written; 2: wrong "
+      "Runs with the same task, length, optimizer and options count as seeds of one row. Runs "
+      "that\n"
+      "diverged are counted but are not part of any mean; damaged runs are listed and left out.\n\n"
+      "Exit code 0: written; 1: there is no usable run, or a file cannot be written; 2: wrong "
       "usage.\n\n"
       "Examples:\n"
       "  rode report runs/tiny-lm\n"

@@ -19,7 +19,7 @@ class StepMemory {
   StepMemory(const StepInput& input, Device device);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // The gradient of step k; valid until it is asked for another step's.
+  // The gradient of step k; valid until another step's is requested.
   ConstTensorView gradient(std::size_t parameter, std::int64_t k);
   // Copies the weights into the input's.
   void read_back();

@@ -158,57 +158,71 @@ void run(const StepArguments& arguments) {
 void add_step_command(CLI::App& app) {
   const auto a = std::make_shared<StepArguments>();
   CLI::App* command = app.add_subcommand("step", "Update tensors from a safetensors file");
-  command->add_option("--optimizer", a->optimizer, "Name as listed by 'rode optimizers'")
+  command
+      ->add_option("--optimizer", a->optimizer,
+                   "name of the optimizer, as 'rode optimizers' lists it")
       ->required();
   command->add_option("--preset", a->preset,
-                      "Preset of the optimizer: 'paper' of rode is the name 'rode-paper'");
-  command->add_option("--set", a->settings, "Option of the optimizer as key=value, repeatable")
+                      "preset of the optimizer: rode with preset paper is rode-paper");
+  command
+      ->add_option("--set", a->settings, "key=value: an option of the optimizer; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--in", a->in, "Input: param., grad. or grad@<k>., state.")->required();
-  command->add_option("--out", a->out, "Output: param., state., diag.; may be the input")
+  command
+      ->add_option("--in", a->in,
+                   "input file with the tensors param.*, grad.* or grad@<k>.*, and state.*")
       ->required();
-  command->add_option("--steps", a->steps, "Number of steps")
+  command
+      ->add_option("--out", a->out,
+                   "output file with param.*, state.* and diag.*; may be the input file")
+      ->required();
+  command->add_option("--steps", a->steps, "number of steps")
       ->check(whole_number(1, std::uint64_t{1} << 40U))
       ->capture_default_str();
-  command->add_option("--threads", a->threads, "Threads; 0: every core; does not change the result")
+  command
+      ->add_option("--threads", a->threads,
+                   "number of threads; 0: all cores; the result does not depend on it")
       ->check(whole_number(0, kMaxThreads))
       ->capture_default_str();
   command->add_option("--backend", a->backend, "cpu, or the slow double-precision reference")
       ->check(CLI::IsMember({"cpu", "reference"}))
       ->capture_default_str();
-  command->add_option("--device", a->device, "Device of the engine: cpu or cuda")
+  command->add_option("--device", a->device, "device of the engine: cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command
       ->add_option("--route", a->route,
-                   "auto, language, vision, all_matrices, lora, matrix, rest or everything")
+                   "which parameters the matrix rule updates: auto, language, vision, "
+                   "all_matrices, lora, matrix, rest or everything")
       ->capture_default_str();
   command
-      ->add_option(
-          "--override", a->overrides,
-          "PATTERN=matrix|rest|frozen for parameter names, repeatable, the first match applies")
+      ->add_option("--override", a->overrides,
+                   "PATTERN=matrix|rest|frozen: how parameters with matching names are updated; "
+                   "may be repeated, the first match applies")
       ->allow_extra_args(false);
   command
       ->add_option("--layout", a->layouts,
-                   "PATTERN=in_out for matrices stored fan-in x fan-out, repeatable")
+                   "PATTERN=in_out: matrices that are stored fan-in x fan-out; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--schedule", a->schedule, "Multiplier on all rates: none or cosine")
+  command
+      ->add_option("--schedule", a->schedule, "schedule that multiplies all rates: none or cosine")
       ->check(CLI::IsMember({"none", "cosine"}))
       ->capture_default_str();
-  command->add_option("--warmup", a->warmup, "Warm-up steps of the cosine schedule")
+  command->add_option("--warmup", a->warmup, "number of warm-up steps of the cosine schedule")
       ->check(whole_number(0, std::uint64_t{1} << 62U));
-  command->add_option("--total", a->total, "Steps of the whole cosine schedule")
+  command->add_option("--total", a->total, "total number of steps of the cosine schedule")
       ->check(whole_number(1, std::uint64_t{1} << 62U));
-  command->add_option("--on-non-finite", a->on_non_finite, "NaN or Inf in a gradient")
+  command
+      ->add_option("--on-non-finite", a->on_non_finite,
+                   "what to do when a gradient holds NaN or Inf")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();
-  command->add_option("--on-missing", a->on_missing, "A parameter without a gradient")
+  command->add_option("--on-missing", a->on_missing, "what to do when a parameter has no gradient")
       ->check(CLI::IsMember({"refuse", "skip"}))
       ->capture_default_str();
-  command->add_flag("--loop", a->loop, "One matrix after the other instead of batches");
+  command->add_flag("--loop", a->loop, "step one matrix after the other, without batches");
   add_products_option(*command, a->products);
-  command->add_flag("--show-routing", a->show_routing, "Print how each parameter is updated");
-  command->add_flag("--json", a->json, "Print norms of the last step as JSON");
+  command->add_flag("--show-routing", a->show_routing, "print how each parameter is updated");
+  command->add_flag("--json", a->json, "print norms of the last step as JSON");
   command->footer(
       "Example: rode step --optimizer rode --set lr=1e-3 --in in.safetensors --out o.safetensors");
   command->callback([a] { run(*a); });

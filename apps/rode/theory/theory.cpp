@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `rode theory`: every statement of the paper's theory beside the figure that the library gives.
+// `rode theory`: compares every statement of the paper's theory with the library's figure.
 #include "lab/theory/theory.h"
 
 #include <algorithm>
@@ -101,7 +101,7 @@ void print_differences(const theory::Report& report) {
   std::set<std::string> told;
   for (const theory::Check& check : report.checks) {
     if (check.holds_as_printed) continue;
-    if (told.empty()) fmt::print("\nWhat does not hold as the paper prints it:\n");
+    if (told.empty()) fmt::print("\nStatements that do not hold as printed in the paper:\n");
     fmt::print("  {} ({}); {}: {:.4g}, in the paper {} {:.4g}\n", check.name, check.label,
                check.what, check.measured, sign_of(check.side),
                check.printed.value_or(check.bound));
@@ -140,13 +140,14 @@ void add_theory_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "theory", "Check the paper's theory on the library, or its assumptions on a run");
   CLI::Option* seed =
-      command->add_option("--seed", arguments->seed, "Seed of problems and noise; 1")
+      command
+          ->add_option("--seed", arguments->seed, "seed of the problems and the noise (default 1)")
           ->check(whole_number(0));
-  CLI::Option* folder =
-      command->add_option("--run", arguments->run,
-                          "Folder of a 'rode train' run of RODE: measure its constants instead");
+  CLI::Option* folder = command->add_option(
+      "--run", arguments->run,
+      "folder of a 'rode train' run with RODE, whose constants are measured instead");
   folder->excludes(seed);
-  command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_flag("--json", arguments->json, "print JSON");
   command->footer(
       "Exit code 0: every check holds; 1: one fails, or a file cannot be read; 2: wrong usage.\n"
       "docs/theory.md explains every check.\n\n"

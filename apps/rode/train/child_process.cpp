@@ -26,7 +26,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return out;
 }
 
-// This process's, with what is given in place of its own.
+// The environment of this process, with the given variables replacing its own.
 std::vector<std::string> environment_with(std::vector<std::string> given) {
   const std::size_t count = given.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -91,9 +91,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments, ChildOptio
   if (pid_ == 0) become(pointers.data(), environment.data(), options, parent);
   unblock_stops();
   if (pid_ < 0) {
-    throw Error(
-        ErrorKind::unsupported, "rode",
-        "could not start a process; close other programs, or ask for fewer: --jobs, --ranks");
+    throw Error(ErrorKind::unsupported, "rode",
+                "could not start a process; close other programs, or lower --jobs or --ranks");
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rode compare`: several optimizers and seeds on one task, and the report.
 //
-// Every run is a process of its own, the same as `rode train`: its memory is its own, and its
+// Every run is a separate process, the same as `rode train`: its memory is its own, and its
 // numbers do not depend on what ran before it.
 #include <algorithm>
 #include <chrono>
@@ -101,10 +101,11 @@ std::vector<Job> jobs_of(const CompareArguments& arguments, const std::filesyste
   std::set<std::string> seen;
   for (const std::string& name : arguments.optimizers) {
     if (!seen.insert(name).second) {
-      throw Error(ErrorKind::invalid_argument, "compare",
-                  fmt::format("--optimizers names '{}' twice, and both would train in one folder; "
-                              "name it once",
-                              name));
+      throw Error(
+          ErrorKind::invalid_argument, "compare",
+          fmt::format(
+              "--optimizers has '{}' twice, and both would train in the same folder; name it once",
+              name));
     }
     for (std::int64_t seed = 1; seed <= arguments.seeds; ++seed) {
       Job& job = jobs.emplace_back(Job{options});
@@ -167,14 +168,14 @@ void require_result(const Job& job, int status, bool overwrite) {
   if (result && (status == 0 || result->value("status", "") == "diverged")) return;
   const std::string how =
       status <= ChildProcess::kSignal
-          ? fmt::format("ended with code {}; its message is above", status)
+          ? fmt::format("ended with exit code {}; its message is above", status)
           : fmt::format(
-                "was ended by signal {}; if nobody sent it, memory ran out: lower "
-                "--jobs, or batch in the task",
+                "was ended by signal {}; if you did not send it, the process probably ran out of "
+                "memory: lower --jobs, or batch in the task",
                 status - ChildProcess::kSignal);
   throw Error(
       ErrorKind::unsupported, "compare",
-      fmt::format("the run '{}' {}; what is done is kept: run the same command{} to continue",
+      fmt::format("the run '{}' {}; finished work is kept: run the same command{} to continue",
                   job.label(), how, overwrite ? " without --overwrite" : " again"));
 }
 
@@ -213,12 +214,12 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
   std::size_t next = 0;
   std::size_t done = 0;
   const auto begin = std::chrono::steady_clock::now();
-  // "; about 2:03 left of all": at the pace of the runs that are done.
+  // "; about 2:03 left in total": at the pace of the runs that are done.
   const auto time_left = [&]() -> std::string {
     if (done == 0 || done == jobs.size()) return {};
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
     const double each = spent.count() / static_cast<double>(done);
-    return fmt::format("; about {} left of all",
+    return fmt::format("; about {} left in total",
                        lab::clock_text(each * static_cast<double>(jobs.size() - done)));
   };
   while (next < jobs.size() || !running.empty()) {
@@ -230,7 +231,7 @@ void run_jobs(std::vector<Job>& jobs, const CompareArguments& arguments) {
       }
       running.push_back(
           {&job, std::make_unique<ChildProcess>(command_of(job, arguments, threads, next == 1),
-                                                // A run of its own, also under a launcher.
+                                                // A separate run, also under a launcher.
                                                 ChildOptions{.environment = {"WORLD_SIZE=1"}})});
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -285,10 +286,10 @@ void run_compare(const CompareArguments& arguments) {
     }
   });
   if (!arguments.quiet && needed.size() < jobs.size()) {
-    fmt::print(stderr, "rode: note: {} of {} runs are done and used as they are\n",
+    fmt::print(stderr, "rode: note: {} of {} runs are done already and are not repeated\n",
                jobs.size() - needed.size(), jobs.size());
   }
-  // The first run says it itself.
+  // The first run prints its note itself.
   std::set<std::string> told;
   if (!needed.empty()) told.insert(needed.front().options.optimizer);
   for (const Job& job : needed) {
@@ -317,37 +318,45 @@ void add_compare_command(CLI::App& app) {
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
   command->add_option("--scale", arguments->scale,
-                      "a smaller form of the task, as its file has it: tiny, small, ...");
+                      "a scale defined in the task's file: tiny, small, ...");
   command
       ->add_option(
           "--optimizers", arguments->optimizers,
-          "optimizers of the task, or of the engine with their defaults, separated by commas")
+          "optimizers, separated by commas; one that the task has no rates for uses its defaults")
       ->required()
       ->delimiter(',');
   command
-      ->add_option(
-          "--set", arguments->settings,
-          "OPTIMIZER.key=value: an option of one of them (rode.lr=2e-3); or a value of the "
-          "task (train.batch=16)")
+      ->add_option("--set", arguments->settings,
+                   "OPTIMIZER.key=value: an option of one of the optimizers (rode.lr=2e-3); or a "
+                   "value of the task (train.batch=16)")
       ->allow_extra_args(false);
-  command->add_option("--seeds", arguments->seeds, "number of seeds: 1 to N are run (default 3)")
+  command
+      ->add_option("--seeds", arguments->seeds,
+                   "number of seeds N; seeds 1 to N are run (default 3)")
       ->check(whole_number(1, kMaxCount));
-  command->add_option("--steps", arguments->steps, "steps of each run, instead of the task's")
+  command
+      ->add_option("--steps", arguments->steps,
+                   "number of steps of each run, instead of the task's")
       ->check(whole_number(1, kMaxCount));
-  command->add_option("--warmup", arguments->warmup, "steps of warm-up, instead of the task's")
+  command
+      ->add_option("--warmup", arguments->warmup, "number of warm-up steps, instead of the task's")
       ->check(whole_number(0, kMaxCount));
-  command->add_option("--out", arguments->out, "folder of runs and report (default runs/TASK)");
+  command->add_option("--out", arguments->out,
+                      "folder of the runs and the report (default runs/TASK)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
   command
       ->add_option("--jobs", arguments->jobs,
-                   "runs at the same time, which share the cores (default 1)")
+                   "number of runs at the same time, which share the cores (default 1)")
       ->check(whole_number(1, kMaxThreads));
   command->add_option("--threads", arguments->threads, "threads of each run")
       ->check(whole_number(1, kMaxThreads));
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")
+  command
+      ->add_option("--device", arguments->device,
+                   "device to train on; auto (default): a GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_flag("--overwrite", arguments->overwrite, "repeat every run");
+  command->add_flag("--overwrite", arguments->overwrite,
+                    "repeat every run, even if it is done already");
   command->add_flag("--quiet", arguments->quiet, "show no progress");
   command->add_flag("--json", arguments->json, "print the comparison as JSON");
   command->footer(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes of one machine that meet in a file, and what is said of those that fail.
+// Starts processes on one machine, which meet in a file, and reports those that fail.
 #include "train/launch.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ std::string read_all(const fs::path& file) {
   return out;
 }
 
-// The words that this process was started with, without its name.
+// The arguments that this process was started with.
 std::vector<std::string> own_words() {
   std::ifstream in("/proc/self/cmdline");
   std::vector<std::string> words;
@@ -78,7 +78,7 @@ class MeetingFolder {
     if (failed || ::mkdtemp(name.data()) == nullptr) {
       throw Error(ErrorKind::file, "train",
                   "could not make a folder in '" + parent.string() +
-                      "', where ranks meet; set TMPDIR to one that can be written");
+                      "', in which the ranks meet; set TMPDIR to a folder that can be written");
     }
     path_ = name;
   }
@@ -132,7 +132,7 @@ std::vector<Rank> start_all(const LaunchOptions& options, const MeetingFolder& f
   return ranks;
 }
 
-// Until all have ended. Whether they were asked to.
+// Waits until all have ended. Returns whether they were asked to stop.
 bool wait_for(std::vector<Rank>& ranks, std::chrono::seconds grace) {
   std::optional<Clock::time_point> end;  // of those that are left once one has failed
   for (;;) {
@@ -157,20 +157,20 @@ bool wait_for(std::vector<Rank>& ranks, std::chrono::seconds grace) {
   }
 }
 
-// Of a rank that failed; empty where its message, or rank 0's own, has said it.
+// The message for a rank that failed; empty if its own, or rank 0's, was printed.
 std::string message_of(int number, const Rank& rank, const MeetingFolder& folder,
                        std::chrono::seconds grace) {
   const int status = rank.status.value_or(0);
   if (rank.killed) {
-    return fmt::format("did not end within {} s after another had failed, and was killed",
+    return fmt::format("did not end within {} s after another rank had failed, and was killed",
                        grace.count());
   }
   if (status > ChildProcess::kSignal) {
     const int signal = status - ChildProcess::kSignal;
-    const char* const why = signal == SIGKILL
-                                ? "; if nobody sent it, memory ran out: lower --ranks, or raise "
-                                  "accumulate in the task; continue with --resume"
-                                : "; continue with --resume";
+    const char* const why =
+        signal == SIGKILL ? "; if you did not send it, the process probably ran out of memory: "
+                            "lower --ranks, or raise accumulate in the task; continue with --resume"
+                          : "; continue with --resume";
     return fmt::format("was ended by signal {}{}", signal, why);
   }
   if (number == 0) return {};  // it has written to this process's own standard error
@@ -180,7 +180,7 @@ std::string message_of(int number, const Rank& rank, const MeetingFolder& folder
   if (text.starts_with(kPrefix)) text.erase(0, kPrefix.size());
   const std::string of_leader = folder.leader_error();
   if (!of_leader.empty() && text.find(of_leader) != std::string::npos) return {};
-  return text.empty() ? fmt::format("ended with code {}", status)
+  return text.empty() ? fmt::format("ended with exit code {}", status)
                       : text.substr(text.size() - std::min(text.size(), kMost));
 }
 

@@ -13,7 +13,7 @@ struct RankPlace {
   int rank = 0;
   int size = 1;
 };
-// Nothing where there is one process. Throws UsageError where the two are not numbers.
+// Nothing if there is one process. Throws UsageError where the two are not numbers.
 std::optional<RankPlace> rank_place();
 
 struct LaunchOptions {

@@ -14,8 +14,8 @@ constexpr const char* kRemedy =
 }  // namespace
 
 void add_bench_systems_command(CLI::App& bench) {
-  add_absent_command(bench, "systems", "The paper's compute and memory table (not in this build)",
-                     kRemedy);
+  add_absent_command(bench, "systems",
+                     "Measure the paper's compute and memory table (not in this build)", kRemedy);
 }
 
 void add_train_command(CLI::App& app) {

@@ -36,7 +36,8 @@ std::string size_text(const lab::Task& task) {
   return fmt::format(
       "{} parameters ({}){}", lab::parameter_count(task.model), short_form,
       task.model.vocab_from_data
-          ? fmt::format(" with {} tokens; the data's vocabulary decides", task.model.vocab_size)
+          ? fmt::format(" with {} tokens; the dataset's vocabulary replaces this number",
+                        task.model.vocab_size)
           : "");
 }
 
@@ -84,11 +85,13 @@ void run(const TasksArguments& arguments) {
 void add_tasks_command(CLI::App& app) {
   const auto arguments = std::make_shared<TasksArguments>();
   CLI::App* command = app.add_subcommand("tasks", "List the lab's tasks, or show one");
-  command->add_option("name", arguments->name,
-                      "Task, or the path of a task file; printed as such a file");
-  command->add_option("--scale", arguments->scale, "a smaller form of NAME: tiny, small, ...");
-  CLI::Option* json = command->add_flag("--json", arguments->json, "Print JSON");
-  command->add_flag("--toml", arguments->toml, "Print NAME as a task file, as without this flag")
+  command->add_option(
+      "name", arguments->name,
+      "name of a task, or the path of a .toml file; the task is printed as such a file");
+  command->add_option("--scale", arguments->scale,
+                      "a scale defined in the task's file: tiny, small, ...");
+  CLI::Option* json = command->add_flag("--json", arguments->json, "print JSON");
+  command->add_flag("--toml", arguments->toml, "print the task as a .toml file (the default)")
       ->excludes(json);
   command->footer(
       "Examples:\n  rode tasks qwen2-114m --toml > mine.toml\n  rode tasks gpt2 --scale tiny");

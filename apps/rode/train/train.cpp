@@ -41,11 +41,11 @@ struct TrainArguments {
   bool json = false;
   bool quiet = false;
   bool warnings_told = false;
-  int ranks = 0;  // 0: as many as the environment says, or one
+  int ranks = 0;  // 0: the environment's number, or one
 };
 
 // On a terminal one line that is written over; elsewhere a line per evaluation, and one whenever a
-// minute has passed without.
+// minute has passed without one.
 class ProgressLine {
  public:
   explicit ProgressLine(bool quiet) : quiet_(quiet), terminal_(::isatty(STDERR_FILENO) == 1) {}
@@ -111,7 +111,7 @@ void print_outcome(const lab::TrainOutcome& outcome, const TrainArguments& argum
   if (arguments.json) {
     fmt::print("{}\n", outcome.result.dump(2));
   } else if (outcome.status == lab::TrainStatus::paused) {
-    fmt::print("paused after step {}, which is saved; continue with --resume; {}\n", outcome.step,
+    fmt::print("paused after step {}, which is saved; continue with --resume ({})\n", outcome.step,
                out.string());
   } else {
     print_result(outcome.result, out);
@@ -122,14 +122,13 @@ void print_outcome(const lab::TrainOutcome& outcome, const TrainArguments& argum
 bool starts_ranks(const TrainArguments& arguments, const std::optional<RankPlace>& place) {
   if (place && arguments.ranks > 0 && arguments.ranks != place->size) {
     throw UsageError(
-        fmt::format("--ranks {} with WORLD_SIZE = {} in the environment, which says "
-                    "that this process is one of {}; leave one of the two out",
-                    arguments.ranks, place->size, place->size));
+        fmt::format("--ranks {} but WORLD_SIZE = {} in the environment; set only one of them",
+                    arguments.ranks, place->size));
   }
   return !place && arguments.ranks > 1;
 }
 
-// What the words come to; `note` hears what a user should.
+// Turns the arguments into options; `note` receives messages for the user.
 void resolve(TrainArguments& arguments, const std::function<void(std::string_view)>& note) {
   lab::TrainOptions& options = arguments.options;
   Settings of_task;
@@ -143,13 +142,13 @@ void resolve(TrainArguments& arguments, const std::function<void(std::string_vie
   const lab::Task task = lab::load_task(arguments.task, arguments.scale, of_task);
   options.task = lab::with_vocabulary_of_data(task, options.data_folder);
   if (options.task.model.vocab_size != task.model.vocab_size && !arguments.warnings_told) {
-    note(fmt::format("the vocabulary is the data's, {} entries: a model of {} parameters",
+    note(fmt::format("using the dataset's vocabulary ({} entries): the model has {} parameters",
                      options.task.model.vocab_size, lab::parameter_count(options.task.model)));
   }
   options.out = arguments.out.empty() ? default_folder(options) : arguments.out;
 }
 
-// One error instead of one from every rank, where it can be known before they are started.
+// Finds errors before the ranks are started, so that there is one and not one per rank.
 void check_before_start(const TrainArguments& arguments) {
   const lab::TrainOptions& options = arguments.options;
   lab::require_equal_rows(options.task, arguments.ranks);
@@ -215,33 +214,36 @@ void add_train_command(CLI::App& app) {
   command->add_option("--task", arguments->task, "name of a task, or the path of a .toml file")
       ->required();
   command->add_option("--scale", arguments->scale,
-                      "a smaller form of the task, as its file has it: tiny, small, ...");
+                      "a scale defined in the task's file: tiny, small, ...");
   command
       ->add_option("--optimizer", arguments->optimizer,
-                   "an optimizer of the task, or of the engine with its defaults")
+                   "name of an optimizer; one that the task has no rates for uses its defaults")
       ->required();
   command->add_option("--preset", arguments->preset,
-                      "preset of the optimizer: 'paper' of rode is the name 'rode-paper'");
+                      "preset of the optimizer: rode with preset paper is rode-paper");
   command
       ->add_option("--set", arguments->settings,
-                   "key=value: an option of the optimizer, or a value of the task (train.batch=16)")
+                   "key=value: an option of the optimizer (lr=1e-3), or a value of the task "
+                   "(train.batch=16)")
       ->allow_extra_args(false);
-  command->add_option("--seed", options.seed, "seed of weights, order and dropout (default 1)")
+  command
+      ->add_option("--seed", options.seed,
+                   "seed of the initial weights, the data order and dropout (default 1)")
       ->check(whole_number(0));
   command->add_option("--out", arguments->out,
                       "folder of the run (default runs/TASK/OPTIMIZER-seedS)");
   command->add_option("--data", arguments->data,
                       "folder of the datasets (default: RODE_DATA_DIR, else data)");
-  CLI::Option* resume =
-      command->add_flag("--resume", options.resume, "continue the run in the folder, or begin it");
+  CLI::Option* resume = command->add_flag(
+      "--resume", options.resume, "continue the run in the folder, or start one if there is none");
   command->add_flag("--overwrite", options.overwrite, "replace the run in the folder")
       ->excludes(resume);
   command
       ->add_option("--steps", options.steps,
                    "number of steps, instead of the task's; the schedule ends there; with "
-                   "--resume more than a finished run has extends it")
+                   "--resume, a larger number extends a finished run")
       ->check(whole_number(1, kMaxCount));
-  command->add_option("--warmup", options.warmup, "steps of warm-up, instead of the task's")
+  command->add_option("--warmup", options.warmup, "number of warm-up steps, instead of the task's")
       ->check(whole_number(0, kMaxCount));
   command
       ->add_option("--until", options.until,
@@ -253,35 +255,38 @@ void add_train_command(CLI::App& app) {
       ->check(whole_number(1, kMaxThreads));
   command
       ->add_option("--ranks", arguments->ranks,
-                   "start so many processes on this machine, which divide every batch and the "
-                   "optimizer's state; under torchrun its processes are the ranks")
+                   "number of processes to start on this machine, which divide every batch and the "
+                   "optimizer's state; not needed under torchrun")
       ->check(whole_number(1, kMaxThreads));
   command
       ->add_option("--ranks-backend", options.ranks_backend,
-                   "what carries the messages of ranks: nccl from GPU to GPU, gloo through the "
-                   "host, or auto (default): nccl where every rank has a GPU of its own")
+                   "communication backend of the ranks: nccl (GPU to GPU), gloo (through the host) "
+                   "or auto (default): nccl if every rank has its own GPU")
       ->check(CLI::IsMember({"auto", "gloo", "nccl"}));
   command
       ->add_option("--timeout", options.timeout_seconds,
-                   "seconds to wait for another rank before the run ends (default 1800)")
+                   "seconds to wait for another rank before the run fails (default 1800)")
       ->check(whole_number(1, kMaxSeconds));
-  command->add_option("--device", options.device, "auto, cpu or cuda")
+  command
+      ->add_option("--device", options.device,
+                   "device to train on; auto (default): a GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--keep", options.keep, "checkpoints to keep (default 2)")
+  command->add_option("--keep", options.keep, "number of checkpoints to keep (default 2)")
       ->check(whole_number(1, kMaxCount));
   command->add_flag("--keep-best", options.keep_best,
-                    "keep the weights of the lowest validation loss in OUT/best");
+                    "also save the weights with the lowest validation loss, in OUT/best");
   command->add_option("--weights", options.weights,
-                      "safetensors file to begin from, instead of weights drawn from the seed");
+                      "safetensors file with the initial weights, instead of random ones");
   command
-      ->add_option("--log-interval", options.log_interval,
-                   "steps between lines of the log with norms and the diagnostics of every matrix "
-                   "(default: norms after 1 step, on a GPU 10; matrices before evaluations)")
+      ->add_option(
+          "--log-interval", options.log_interval,
+          "steps between log lines with norms and with the diagnostics of every matrix (default: "
+          "norms every step, on a GPU every 10 steps; matrices before each evaluation)")
       ->check(whole_number(1, kMaxCount));
   command->add_flag("!--no-tensorboard", options.tensorboard, "write no event files");
   command->add_flag("--quiet", arguments->quiet, "show no progress");
   command->add_flag("--json", arguments->json, "print the result as JSON");
-  // Of `rode compare`, for all runs after the first: they would say the same of the same machine.
+  // For `rode compare`, in all runs after the first: their warnings would be the same.
   command->add_flag("--warnings-told", arguments->warnings_told)->group("");
   command->footer(
       "Examples:\n"

@@ -50,7 +50,7 @@
 //   normalize = rows       the rows of Q as Muon's (rode/optim/muon.h; row_eps = 1e-8), then
 //                          Q <- P(Q); without a direction, v stays
 //   on_zero = rest         a matrix with rho <= eps at construction (LoRA's B) has no direction: it
-//                          is the rest's, for good; the state tells it when training goes on
+//                          is updated by AdamW from then on; the state records it for resumed runs
 //   on_zero = start        its first start that is not zero gives it one, W' = -theta L D, with
 //                          L = sqrt(m n) times the median root mean square of RODE's matrices that
 //                          are not zero, else 1 / sqrt(fan-in); L is state (docs/numerics.md)

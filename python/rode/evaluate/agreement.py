@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m rode evaluate agreement`: the normaliser beside an independent one, math-verify, on
+"""`python -m rode evaluate agreement`: compares the normaliser with an independent one, math-verify, on
 reference solutions, on rewritings of them and on pairs of different answers."""
 
 import argparse
@@ -157,7 +157,7 @@ def shown(result: dict[str, Any]) -> str:
 def main(arguments: list[str]) -> int:
     parser = _command.parser(
         "evaluate agreement",
-        "The answer normaliser beside math-verify, on reference solutions.",
+        "Compare the answer normaliser with math-verify, on reference solutions.",
         _EXAMPLES,
     )
     _add_options(parser)
@@ -175,9 +175,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", type=pathlib.Path, metavar="DIR", help="folder with the files")
+    parser.add_argument(
+        "--data", type=pathlib.Path, metavar="DIR", help="folder with the benchmarks' files"
+    )
     parser.add_argument("--task", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument(
-        "--pairs", type=int, default=1000, help="of different answers (%(default)s)"
+        "--pairs", type=int, default=1000, help="number of pairs of different answers (%(default)s)"
     )
-    parser.add_argument("--json", action="store_true", help="the counts and cases as JSON")
+    parser.add_argument("--json", action="store_true", help="print counts and cases as JSON")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m rode evaluate`: a model on the four benchmarks; `table` and `agreement` besides."""
+"""`python -m rode evaluate`: a model on the four benchmarks; also `table` and `agreement`."""
 
 import argparse
 import json
@@ -34,25 +34,47 @@ def _parser() -> argparse.ArgumentParser:
         _EXAMPLES,
     )
     add = out.add_argument
-    add("--run", type=pathlib.Path, metavar="DIR", help="a folder of python -m rode finetune")
-    add("--model", type=pathlib.Path, metavar="DIR", help="any checkpoint folder instead")
+    add(
+        "--run", type=pathlib.Path, metavar="DIR", help="folder of a run of python -m rode finetune"
+    )
+    add("--model", type=pathlib.Path, metavar="DIR", help="any checkpoint folder, instead of --run")
     add("--data", type=pathlib.Path, metavar="DIR", help="folder with the benchmarks' files")
     add(
-        "--task", action="append", default=[], metavar="NAME=FILE", help="the file of one benchmark"
+        "--task",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="file of one benchmark; may be repeated",
     )
-    add("--tasks", default=",".join(TASKS), metavar="LIST", help="which of --data (%(default)s)")
+    add(
+        "--tasks",
+        default=",".join(TASKS),
+        metavar="LIST",
+        help="benchmarks to take from --data (%(default)s)",
+    )
     add("--out", type=pathlib.Path, metavar="DIR", help="default: RUN/evaluation")
-    add("--batch", type=int, default=8, help="questions at a time (%(default)s)")
-    add("--max-new-tokens", type=int, default=NEW_TOKENS, help="%(default)s")
-    add("--limit", type=int, metavar="N", help="only the first N questions of each file")
-    add("--format", default="auto", choices=encode.FORMATS, help="auto: as in training (auto)")
-    add("--dtype", default="bf16", choices=tuple(checkpoint.DTYPES), help="of the weights (bf16)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N (auto)")
-    add("--threads", type=int, help="of the CPU")
+    add("--batch", type=int, default=8, help="number of questions per batch (%(default)s)")
+    add("--max-new-tokens", type=int, default=NEW_TOKENS,
+        help="largest number of tokens per answer (%(default)s)")  # fmt: skip
+    add("--limit", type=int, metavar="N", help="evaluate only the first N questions of each file")
+    add(
+        "--format",
+        default="auto",
+        choices=encode.FORMATS,
+        help="format of the prompts; auto: as in training (auto)",
+    )
+    add(
+        "--dtype",
+        default="bf16",
+        choices=tuple(checkpoint.DTYPES),
+        help="type of the weights (bf16)",
+    )
+    add("--device", default="auto", help="device: auto, cpu, cuda or cuda:N (auto)")
+    add("--threads", type=int, help="number of CPU threads")
     add("--check-batch", type=int, default=0, metavar="N",
-        help="ask N questions again alone and count other answers")  # fmt: skip
-    add("--resume", action="store_true", help="keep the answers that --out holds")
-    add("--json", action="store_true", help="print results.json")
+        help="repeat N questions with batch size 1 and count changed answers")  # fmt: skip
+    add("--resume", action="store_true", help="keep the answers that are in --out already")
+    add("--json", action="store_true", help="print results.json instead of a table")
     return out
 
 
@@ -87,7 +109,7 @@ def _note_counts(
         task = TASKS[name]
         if limit is None and len(rows) != task.paper_count:
             note(
-                f"{task.label}: {len(rows)} questions in '{files[name]}'; the paper has "
+                f"{task.label}: '{files[name]}' has {len(rows)} questions; the paper has "
                 f"{task.paper_count}"
             )
 

@@ -87,16 +87,17 @@ def gathered(folders: list[pathlib.Path]) -> dict[str, dict[int, dict[str, float
         name, seed = result.get("optimizer"), result.get("seed")
         if name not in presets() or not isinstance(seed, int):
             raise Failed(
-                f"[table] '{path}' names no optimizer of the table and no seed (optimizer = {name!r}, "
-                f"seed = {seed!r}); evaluate runs of python -m rode finetune with --run"
+                f"[table] '{path}' does not name an optimizer of the table and a seed (optimizer "
+                f"= {name!r}, seed = {seed!r}); evaluate runs of python -m rode finetune with "
+                "--run"
             )
         if result.get("limit") is not None:
-            note(f"'{path}' has the first {result['limit']} questions of each benchmark only")
+            note(f"'{path}' has only the first {result['limit']} questions of each benchmark")
         seeds = out.setdefault(name, {})
         if seed in seeds:
             raise Failed(
-                f"[table] two folders have {name} with seed {seed}; the second is '{path}'; name "
-                "each once"
+                f"[table] two folders have {name} with seed {seed}; the second is '{path}'; give "
+                "each run once"
             )
         protocol = _protocol(result)
         _require_same(name, *first.setdefault(name, (path, protocol)), path, protocol)
@@ -204,11 +205,13 @@ def as_csv(rows: dict[str, dict[str, Cell | None]]) -> str:
 def main(arguments: list[str]) -> int:
     parser = _command.parser(
         "evaluate table",
-        "The paper's table: six optimizers, mean and sample SD over seeds.",
+        "Print the paper's table: six optimizers, mean and sample SD over seeds.",
         _EXAMPLES,
     )
     parser.add_argument("folders", nargs="+", type=pathlib.Path, metavar="DIR")
-    parser.add_argument("--form", default="markdown", choices=FORMS, help="(markdown)")
+    parser.add_argument(
+        "--form", default="markdown", choices=FORMS, help="form of the table (markdown)"
+    )
     parser.add_argument("--json", action="store_true", help="the same as --form json")
     given = parser.parse_args(arguments)
     rows = cells(gathered(given.folders))

@@ -123,8 +123,8 @@ def load_model(folder: pathlib.Path, dtype: torch.dtype, device: torch.device) -
         )
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         raise Failed(
-            f"[model] {type(model).__name__} cannot leave out logits (no logits_to_keep in its "
-            "forward); expected a causal language model of a recent transformers"
+            f"[model] {type(model).__name__} cannot compute only some logits (its forward has no "
+            "logits_to_keep); expected a causal language model of a recent transformers"
         )
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
@@ -142,7 +142,7 @@ def pick_device(asked: str, stepped: bool) -> torch.device:
     if asked == "auto":
         asked = "cuda" if torch.cuda.is_available() and engine else "cpu"
     if asked.startswith("cuda") and not torch.cuda.is_available():
-        raise Failed("[device] cuda was asked for, but PyTorch finds no GPU; use --device cpu")
+        raise Failed("[device] cuda was requested, but PyTorch finds no GPU; use --device cpu")
     if asked.startswith("cuda") and not engine:
         raise Failed(
             "[device] the installed rode was built without CUDA; RODE_WITH_CUDA=ON pip install . in "

@@ -41,53 +41,107 @@ def _parser() -> argparse.ArgumentParser:
     add = out.add_argument
     add("--model", type=pathlib.Path, metavar="DIR", help="checkpoint folder (safetensors)")
     add("--data", type=pathlib.Path, metavar="FILE", help="examples as JSON lines (.xz, .gz too)")
-    add("--out", type=pathlib.Path, metavar="DIR", help="the run's folder")
+    add("--out", type=pathlib.Path, metavar="DIR", help="folder of the run")
     add(
         "--optimizer",
         default="rode",
         metavar="NAME",
-        help=f"{', '.join(protocol.presets())} (rode)",
+        help=f"optimizer: {', '.join(protocol.presets())} (rode)",
     )
-    add("--set", action="append", default=[], metavar="K=V", help="an option of the optimizer")
-    add("--published", action="store_true", help="RODE as Algorithm 1: reproject=every")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="option of the optimizer, such as lr=1e-5; may be repeated",
+    )
+    add("--published", action="store_true", help="RODE as published (Algorithm 1): reproject=every")
     add(
         "--rounding",
         default="nearest",
         choices=protocol.ROUNDINGS,
-        help="of bf16 weights (nearest)",
+        help="rounding of bf16 weights (nearest)",
     )
     add(
         "--seed",
         type=int,
         default=0,
-        help="order of the examples, dropout, stochastic rounding (0)",
+        help="seed of the examples' order, dropout and stochastic rounding (0)",
     )
-    add("--steps", type=int, default=paper["steps"], help="%(default)s")
+    add("--steps", type=int, default=paper["steps"], help="number of steps (%(default)s)")
     add("--until", type=int, metavar="STEP", help="pause after this step; --resume continues")
     add("--length", type=int, default=paper["length"], help="tokens per example (%(default)s)")
-    add("--micro-batch", type=int, default=paper["micro_batch"], help="%(default)s")
-    add("--accumulation", type=int, default=paper["accumulation"], help="%(default)s")
-    add("--clip", type=float, default=paper["clip"], help="norm of the gradient (%(default)s)")
-    add("--warmup", type=float, default=paper["warmup"], help="share of the steps (%(default)s)")
-    add("--eval-interval", type=int, default=paper["eval_interval"], help="%(default)s")
+    add("--micro-batch", type=int, default=paper["micro_batch"],
+        help="examples per micro-batch (%(default)s)")  # fmt: skip
+    add("--accumulation", type=int, default=paper["accumulation"],
+        help="micro-batches per step (%(default)s)")  # fmt: skip
+    add(
+        "--clip",
+        type=float,
+        default=paper["clip"],
+        help="largest norm of the gradient (%(default)s)",
+    )
+    add(
+        "--warmup",
+        type=float,
+        default=paper["warmup"],
+        help="warm-up as a share of the steps (%(default)s)",
+    )
+    add("--eval-interval", type=int, default=paper["eval_interval"],
+        help="steps between validations (%(default)s)")  # fmt: skip
     add("--eval-batch", type=int, default=1, help="examples per validation batch (%(default)s)")
-    add("--checkpoint-interval", type=int, help="steps; default: --eval-interval")
-    add("--split", type=pathlib.Path, metavar="DIR", help="where the split is kept (OUT/split)")
+    add(
+        "--checkpoint-interval",
+        type=int,
+        help="steps between checkpoints; default: --eval-interval",
+    )
+    add(
+        "--split",
+        type=pathlib.Path,
+        metavar="DIR",
+        help="folder of the split into training and validation (OUT/split)",
+    )
     add("--validation", type=int, default=paper["validation_examples"],
-        help="examples held out (%(default)s)")  # fmt: skip
+        help="number of examples for validation (%(default)s)")  # fmt: skip
     add("--prompt-field", default="question", help="of the data (%(default)s)")
     add("--answer-field", default="answer", help="of the data (%(default)s)")
-    add("--format", default="auto", choices=encode.FORMATS, help="chat template or plain (auto)")
-    add("--dtype", default="bf16", choices=tuple(checkpoint.DTYPES), help="of the weights (bf16)")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:N (auto)")
-    add("--threads", type=int, help="of the CPU")
-    add("--no-gradient-checkpointing", action="store_true", help="keep all activations")
-    add("--no-memory-check", action="store_true", help="start even if the plan does not fit")
-    add("--no-rounding-measure", action="store_true", help="do not measure lost bf16 updates")
-    add("--trial", action="store_true", help="of a sweep: keep the log and the result, no model")
+    add(
+        "--format",
+        default="auto",
+        choices=encode.FORMATS,
+        help="prompt with the chat template, or plain (auto)",
+    )
+    add(
+        "--dtype",
+        default="bf16",
+        choices=tuple(checkpoint.DTYPES),
+        help="type of the weights (bf16)",
+    )
+    add("--device", default="auto", help="device: auto, cpu, cuda or cuda:N (auto)")
+    add("--threads", type=int, help="number of CPU threads")
+    add(
+        "--no-gradient-checkpointing",
+        action="store_true",
+        help="keep all activations instead of recomputing them",
+    )
+    add(
+        "--no-memory-check",
+        action="store_true",
+        help="start even if the planned memory does not fit",
+    )
+    add(
+        "--no-rounding-measure",
+        action="store_true",
+        help="do not measure how many updates bf16 rounding loses",
+    )
+    add(
+        "--trial",
+        action="store_true",
+        help="trial of a sweep: keep the log and the result, but no model",
+    )
     add("--resume", action="store_true", help="continue after the last checkpoint of --out")
-    add("--plan", action="store_true", help="print the memory by kind and end")
-    add("--presets", action="store_true", help="print rates and search spaces as JSON and end")
+    add("--plan", action="store_true", help="print the planned memory by kind, and exit")
+    add("--presets", action="store_true", help="print rates and search spaces as JSON, and exit")
     add("--json", action="store_true", help="print the plan or the result as JSON")
     return out
 
@@ -115,7 +169,7 @@ def _needed(given: argparse.Namespace, *names: str) -> None:
 def _asked(
     given: argparse.Namespace, options: dict[str, Any], digest: str, form: str
 ) -> dict[str, Any]:
-    """What run.json keeps, and a continuation must repeat."""
+    """What run.json records, and a resumed run must repeat."""
     keys = ("optimizer", "seed", "steps", "length", "micro_batch", "accumulation", "clip", "warmup",
             "eval_interval", "eval_batch", "checkpoint_interval", "dtype", "device",
             "threads")  # fmt: skip
@@ -157,7 +211,7 @@ def _print_plan(given: argparse.Namespace, kinds: dict[str, int], room: int | No
 
 
 def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Everything that can be wrong is looked at before the weights are loaded."""
+    """Checks everything that can be wrong before the weights are loaded."""
     _needed(given, "model", "data", "out")
     device = checkpoint.pick_device(given.device, stepped=True)
     for path in (given.model, given.data):
@@ -185,7 +239,7 @@ def _train(given: argparse.Namespace, options: dict[str, Any]) -> int:
         store.begin(given.out, asked, given.resume)
         done = _finished(given.out)
         if done is not None:
-            note(f"'{given.out}' is finished")
+            note(f"the run in '{given.out}' is finished; this is its result")
             return _show(given, done)
         sizes = (kinds["weights"], kinds["optimizer state"])
         store.check_room(given.out, *sizes, models=not given.trial)

@@ -45,8 +45,8 @@ def rows_of(path: pathlib.Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     row = json.loads(line)
                 except ValueError as error:
                     raise Failed(
-                        f"[data] '{path}' line {number} is no JSON: {reason(error)}; expected one "
-                        "object per line; correct or delete the line"
+                        f"[data] '{path}' line {number} is not JSON: {reason(error)}; expected "
+                        "one object per line; correct or delete the line"
                     ) from None
                 if not isinstance(row, dict):
                     raise Failed(
@@ -68,8 +68,8 @@ def text_field(path: pathlib.Path, number: int, row: dict[str, Any], field: str)
         return value
     has = f"it has {', '.join(sorted(row))}" if field not in row else f"got {value!r}"
     raise Failed(
-        f"[data] '{path}' line {number}: field '{field}' must hold a text; {has}; correct the line, "
-        "or name the field"
+        f"[data] '{path}' line {number}: field '{field}' must hold text; {has}; correct the "
+        "line, or name the field with --prompt-field or --answer-field"
     )
 
 
@@ -102,13 +102,13 @@ def _stored(folder: pathlib.Path, record: dict[str, Any]) -> Split:
     paths = [folder / name for name in _SPLIT_FILES]
     for path in paths:
         if not path.exists():
-            raise Failed(f"[split] '{path}' is absent; delete '{folder}' to make the split again")
+            raise Failed(f"[split] '{path}' is missing; delete '{folder}' to make the split again")
     digest = hashlib.sha256("".join(map(digest_of, paths)).encode()).hexdigest()
     if digest != record["digest"]:
         raise Failed(
-            f"[split] the files in '{folder}' have the digest {digest[:16]}..., split.json says "
-            f"{str(record['digest'])[:16]}...; they were edited; restore them, or delete the folder "
-            "to make the split again"
+            f"[split] the files in '{folder}' have the digest {digest[:16]}..., but split.json "
+            f"records {str(record['digest'])[:16]}...; they were edited; restore them, or delete "
+            "the folder to make the split again"
         )
     train, validation = (examples_of(path, "prompt", "answer") for path in paths)
     return Split(train, validation, digest)

@@ -26,8 +26,8 @@ def chosen_format(tokenizer: Any, asked: str) -> str:
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if asked == "chat" and not has_template:
         raise Failed(
-            "[tokenizer] it has no chat template; expected chat_template in the checkpoint; use "
-            "--format plain"
+            "[tokenizer] the tokenizer has no chat template; expected chat_template in the "
+            "checkpoint; use --format plain"
         )
     return asked if asked != "auto" else ("chat" if has_template else "plain")
 
@@ -37,21 +37,21 @@ def check_tokenizer(tokenizer: Any, vocabulary: int) -> None:
     end = tokenizer.eos_token_id
     if end is None:
         raise Failed(
-            "[tokenizer] it has no end-of-sequence token, so answers would not end; set eos_token "
-            "in tokenizer_config.json"
+            "[tokenizer] the tokenizer has no end-of-sequence token, so answers would not end; "
+            "set eos_token in tokenizer_config.json"
         )
     if len(tokenizer) > vocabulary:
         raise Failed(
-            f"[tokenizer] it has {len(tokenizer)} tokens, the model's embedding {vocabulary} rows; "
-            "use the checkpoint's own tokenizer"
+            f"[tokenizer] the tokenizer has {len(tokenizer)} tokens, but the model's embedding "
+            f"has {vocabulary} rows; use the checkpoint's own tokenizer"
         )
     probe = "Question: 12 + 3 = 15\n#### 15 A"
     unknown = tokenizer.unk_token_id
     tokens = tokenizer(probe, add_special_tokens=False)["input_ids"]
     if not tokens or (unknown is not None and unknown in tokens):
         raise Failed(
-            f"[tokenizer] it has no tokens for parts of {probe!r}; answers could not be written; "
-            "use a tokenizer that covers digits, letters and '#'"
+            f"[tokenizer] the tokenizer has no tokens for parts of {probe!r}, so answers could "
+            "not be written; use a tokenizer that covers digits, letters and '#'"
         )
 
 
@@ -102,7 +102,7 @@ def encoded_all(
         if whole.prompt >= length:
             raise Failed(
                 f"[data] {what} example {number} has a prompt of {whole.prompt} tokens; expected "
-                f"fewer than --length {length}; raise it or remove the example"
+                f"fewer than --length {length}; raise --length or remove the example"
             )
         cut += len(whole.tokens) > length
         out.append(Encoded(whole.tokens[:length], whole.prompt))

@@ -20,7 +20,7 @@ _ADAFACTOR_TILE = (128, 256)
 # What CUDA, cuBLAS and PyTorch's kernels take for themselves.
 _CONTEXT_BYTES = 600_000_000
 _REMEDY = (
-    "use a larger device, a shorter --length, --set state_dtype=bf16, or --no-memory-check where "
+    "use a larger device, a shorter --length, --set state_dtype=bf16, or --no-memory-check if "
     "the plan is known to be too high"
 )
 
@@ -55,7 +55,7 @@ def _adafactor_workspace(m: int, n: int) -> int:
 
 
 def _workspace(name: str, model: torch.nn.Module, on_gpu: bool) -> int:
-    """Of Newton-Schulz for the largest matrix: iterates, for RODE the direction besides, and small
+    """Of Newton-Schulz for the largest matrix: iterates, for RODE also the direction, and small
     squares. The engine's own figure is known only when its state exists."""
     if name == "adamw":
         return 0
@@ -130,6 +130,6 @@ def check_fits(kinds: dict[str, int], room: int, remedy: str = _REMEDY) -> None:
     total = sum(kinds.values())
     if total > room:
         raise Failed(
-            f"[memory] the run needs {bytes_text(total)}, {bytes_text(room)} are available:\n"
-            f"{table(kinds, room)}\n{remedy}"
+            f"[memory] the run needs {bytes_text(total)}, but {bytes_text(room)} are "
+            f"available:\n{table(kinds, room)}\n{remedy}"
         )

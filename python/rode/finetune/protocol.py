@@ -81,7 +81,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
 def options_of(
     name: str, changes: list[str], rounding: str, seed: int, published: bool
 ) -> dict[str, Any]:
-    """Every option of a run: the preset's, Algorithm 1's where asked for, then `changes`, each
+    """Every option of a run: the preset's, Algorithm 1's if requested, then `changes`, each
     "key=value"."""
     if name not in presets():
         raise BadUsage(f"[--optimizer] unknown '{name}'; expected {', '.join(presets())}")
@@ -96,7 +96,7 @@ def options_of(
     for key, text in pairs.items():
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
-            hint = f"is it '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
+            hint = f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
             raise BadUsage(f"[--set] unknown option '{key}' of {name}; {hint}")
         try:
             options[key] = from_text(text, live[key])

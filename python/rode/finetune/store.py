@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's folder: what it was asked for, its log, checkpoints that are whole or absent, the best
+"""A run's folder: its settings, its log, checkpoints that are whole or absent, the best
 model.
 
     run.json  log.jsonl  result.json  checkpoint-000200/  best -> best-000100/
@@ -60,8 +60,8 @@ def begin(folder: pathlib.Path, asked: dict[str, Any], resume: bool) -> None:
         now = _as_json(asked.get(key))
         if before.get(key) != now:
             raise BadUsage(
-                f"[run] '{folder}' was begun with {key} = {before.get(key)!r}, now it is {now!r}; "
-                "continue with the same, or use another --out"
+                f"[run] '{folder}' was started with {key} = {before.get(key)!r}, but now it is "
+                f"{now!r}; continue with the same value, or use another --out"
             )
 
 
@@ -202,6 +202,6 @@ def check_room(folder: pathlib.Path, weights: int, state: int, models: bool) -> 
     room = free_bytes(folder)
     if needed > room:
         raise Failed(
-            f"[disk] '{folder}' has room for {bytes_text(room)}; checkpoints and the best model "
-            f"need {bytes_text(needed)}; free space, or use another --out"
+            f"[disk] '{folder}' has {bytes_text(room)} of free space; checkpoints and the best "
+            f"model need {bytes_text(needed)}; free some space, or use another --out"
         )

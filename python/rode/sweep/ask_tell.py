@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rode sweep ask`, `tell` and `best`: a study in a file, whose trials somebody else runs."""
+"""`rode sweep ask`, `tell` and `best`: a study in a file, whose trials are run elsewhere."""
 
 import argparse
 import json
@@ -66,14 +66,17 @@ def ask(arguments: list[str]) -> int:
     sampler = given.sampler or ("tpe" if has_optuna() else "random")
     begins = given.task is not None or given.finetune
     if not begins and (options.wishes_of(given) != Wishes() or given.enqueue or given.optimizers):
-        raise BadUsage("[sweep ask] options of a study without --task; expected them to begin one")
+        raise BadUsage(
+            "[sweep ask] options that only apply when a study is started were given "
+            "without --task; add --task to start a study, or leave them out"
+        )
     more = arguments[cut + 1 :]
     plan, candidates = _begun(given, more) if begins else (None, [])
     rode = given.rode or "rode"
     with opened(given.study, plan, candidates) as study:
         left = study.plan.trials - len(study.records)
         if left < given.count:
-            note(f"{max(left, 0)} of {study.plan.trials} trials are left to ask for")
+            note(f"{max(left, 0)} of {study.plan.trials} trials are left")
         command = _command_of(study, rode, more)
         for _ in range(min(given.count, left)):
             values = propose(
@@ -108,7 +111,7 @@ def tell(arguments: list[str]) -> int:
     given = options.tell_parser().parse_args(arguments)
     with opened(given.study) as study:
         if not study.tell(given.trial, _outcome(given, study.plan)):
-            note(f"trial {given.trial} had this value already")
+            note(f"trial {given.trial} has this value already")
         _show(study, given.json)
     return DONE
 

@@ -74,7 +74,7 @@ def _run(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     given = options.run_parser().parse_args(arguments[:cut])
     more = arguments[cut + 1 :]
-    require_optuna("rode sweep ask and tell need none")
+    require_optuna("rode sweep ask and tell work without it")
     rode = "" if given.finetune else options.program_of(given)
     table = table_of(rode, given.task)
     names = optimizers_of(table, given.optimizers)
@@ -95,7 +95,7 @@ def _run(arguments: list[str]) -> int:
             ]
     except (_Stopped, KeyboardInterrupt):
         raise Failed(
-            "[sweep] stopped; the trials that ended are kept; the same command continues"
+            "[sweep] stopped; finished trials are kept; run the same command again to continue"
         ) from None
     written = None if given.finetune else result.write_task(rode, given.task, out)
     if given.json:

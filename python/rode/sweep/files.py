@@ -27,14 +27,13 @@ class FileStudy:
     """Held by one process at a time, from reading to appending."""
 
     def __init__(self, path: pathlib.Path, plan: Plan | None, candidates: list[Values]) -> None:
-        """`plan`: begins the study, or must be the one it was begun with; None: the file's."""
+        """`plan`: starts the study, or must be the one it was started with; None: the file's."""
         self.path = path
         lines = self._lines()
         if not lines:
             if plan is None:
                 raise BadUsage(
-                    f"[sweep] '{path}' holds no study; expected one; begin it with --task and "
-                    "--optimizers"
+                    f"[sweep] '{path}' holds no study; start one with --task and --optimizers"
                 )
             head = {"kind": "study", "trials": plan.trials, **plan.identity()}
             lines = [{**head, "candidates": candidates}]
@@ -50,12 +49,12 @@ class FileStudy:
                 self._take(line)
             except (KeyError, IndexError, TypeError) as error:
                 raise Failed(
-                    f"[sweep] '{path}' line {number}: {error!r}; expected a line of rode sweep ask "
-                    "or tell; restore the file, or begin another"
+                    f"[sweep] '{path}' line {number}: {error!r}; expected a line of rode sweep "
+                    "ask or tell; restore the file, or start another one"
                 ) from None
 
     def _lines(self) -> list[dict[str, Any]]:
-        """A line without its end was cut by a kill: what it would have said was not said."""
+        """A line without its end was cut off by a kill: it does not count."""
         try:
             data = self.path.read_bytes() if self.path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
@@ -65,12 +64,12 @@ class FileStudy:
         except (OSError, ValueError) as error:
             raise Failed(
                 f"[sweep] '{self.path}' cannot be read: {reason(error)}; expected JSON lines of "
-                "rode sweep ask; restore the file, or begin another"
+                "rode sweep ask; restore the file, or start another one"
             ) from None
         if lines and not (isinstance(lines[0], dict) and lines[0].get("kind") == "study"):
             raise Failed(
-                f"[sweep] '{self.path}' does not begin with a study; expected a file of rode sweep "
-                "ask; name another"
+                f"[sweep] '{self.path}' does not begin with a study; expected a file of rode "
+                "sweep ask; give another file"
             )
         return lines
 
@@ -89,7 +88,7 @@ class FileStudy:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
                 if os.write(handle, data) != len(data):
-                    raise OSError(0, "the line was written in part")
+                    raise OSError(0, "the line was only partly written")
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -112,17 +111,20 @@ class FileStudy:
         return record
 
     def tell(self, number: int, outcome: Outcome) -> bool:
-        """False where the same was told before."""
+        """False if it had the same value already."""
         if not 0 <= number < len(self.records):
             asked = len(self.records)
-            raise BadUsage(f"[--trial] {number}; expected 0 to {asked - 1}: {asked} were asked for")
+            raise BadUsage(
+                f"[--trial] {number}; expected 0 to {asked - 1}: rode sweep ask has "
+                f"given {asked} trials"
+            )
         before = self.records[number]
         if before.ended:
             if (before.status, before.value) == (outcome.status, outcome.value):
                 return False
             raise BadUsage(
-                f"[--trial] {number} has the value {before.value} already, now it is "
-                f"{outcome.value}; expected each trial once; check the number"
+                f"[--trial] {number} has the value {before.value} already, but now "
+                f"{outcome.value} was given; expected one value per trial; check the number"
             )
         value = outcome.value if outcome.status == FINISHED else None
         line = {
@@ -143,8 +145,8 @@ def _plan_of(head: dict[str, Any], path: pathlib.Path) -> Plan:
         return Plan(space=space, **{name: head[name] for name in names})
     except (KeyError, TypeError) as error:
         raise Failed(
-            f"[sweep] '{path}' line 1: {error}; expected the study of rode sweep ask; restore the "
-            "file, or begin another"
+            f"[sweep] '{path}' line 1: {error}; expected the study of rode sweep ask; restore "
+            "the file, or start another one"
         ) from None
 
 

@@ -48,78 +48,82 @@ def _whole(least: int) -> Any:
 def _add_plan(out: argparse.ArgumentParser, required: bool) -> None:
     add = out.add_argument
     what = out.add_mutually_exclusive_group(required=required)
-    what.add_argument("--task", metavar="TASK", help="of `rode tasks`, or the path of a .toml file")
-    what.add_argument("--finetune", action="store_true", help="sweep `rode finetune`, no task")
+    what.add_argument(
+        "--task", metavar="TASK", help="name of a task (`rode tasks`), or the path of a .toml file"
+    )
+    what.add_argument(
+        "--finetune", action="store_true", help="sweep `rode finetune` instead of a task"
+    )
     add(
         "--trials",
         type=_whole(1),
         default=0,
         metavar="N",
-        help="per optimizer (the task's)",
+        help="number of trials per optimizer (the task's)",
     )
     add(
         "--steps",
         type=_whole(1),
         default=0,
         metavar="N",
-        help="of a trial (the task's)",
+        help="training steps per trial (the task's)",
     )
     add(
         "--eval-interval",
         type=_whole(1),
         default=0,
         metavar="N",
-        help="in steps (the task's)",
+        help="steps between evaluations (the task's)",
     )
     add(
         "--select",
         default="",
         choices=RULES,
-        help="what is lowest for the best (the task's)",
+        help="loss by which trials are compared (the task's)",
     )
     add(
         "--last-steps",
         type=_whole(1),
         default=0,
         metavar="N",
-        help="of mean-training-loss",
+        help="number of steps that mean-training-loss averages",
     )
     add(
         "--space",
         action="append",
         default=[],
         metavar="KEY=LOW:HIGH",
-        help="a log-uniform range",
+        help="search range of an option, log-uniform",
     )
     add(
         "--tie",
         action="append",
         default=[],
         metavar="KEY=OTHER",
-        help="KEY takes OTHER's value",
+        help="give KEY the value of OTHER",
     )
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a fixed option")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="option with a fixed value")
     add(
         "--seed",
         type=_whole(0),
         default=11,
         metavar="S",
-        help="of proposals and trials (11)",
+        help="seed of the proposals and the trials (11)",
     )
     add(
         "--enqueue",
         type=pathlib.Path,
         metavar="FILE",
-        help="candidates to try first, as JSON",
+        help="JSON file of candidates to try first",
     )
-    add("--rode", metavar="PATH", help="the program (RODE_BIN, else rode in PATH)")
+    add("--rode", metavar="PATH", help="the rode program (RODE_BIN, else rode in PATH)")
 
 
 def run_parser() -> argparse.ArgumentParser:
     out = _command.parser(
         "sweep",
-        "Search an optimizer's rates: Optuna (TPE) over the task's [sweep] table (docs/sweep.md).\n"
-        "What follows -- is given to every trial.",
+        "Search an optimizer's rates: Optuna (TPE) over the task's [sweep] table "
+        "(docs/sweep.md).\nArguments after -- are passed to every trial.",
         _RUN_EXAMPLES,
     )
     _add_plan(out, required=True)
@@ -128,15 +132,15 @@ def run_parser() -> argparse.ArgumentParser:
         "--optimizers",
         default="",
         metavar="A,B",
-        help="default: all that have a search space",
+        help="optimizers (default: all that have a search space)",
     )
-    add("--out", type=pathlib.Path, metavar="DIR", help="folder (runs/sweep-TASK)")
-    add("--workers", type=_whole(1), default=1, metavar="N", help="trials at a time (1)")
+    add("--out", type=pathlib.Path, metavar="DIR", help="folder of the sweep (runs/sweep-TASK)")
+    add("--workers", type=_whole(1), default=1, metavar="N", help="number of trials at a time (1)")
     add(
         "--keep",
         default="logs",
         choices=KEEP,
-        help="what stays of a trial's folder (logs)",
+        help="what to keep of a trial's folder (logs)",
     )
     add("--quiet", action="store_true", help="show no progress")
     add("--json", action="store_true", help="print the result as JSON")
@@ -146,41 +150,68 @@ def run_parser() -> argparse.ArgumentParser:
 def ask_parser() -> argparse.ArgumentParser:
     out = _command.parser(
         "sweep ask",
-        "The next trials of a study in a file, as JSON lines with their commands. Needs no Optuna.\n"
-        "What follows -- is part of every command.",
+        "Print the next trials of a study in a file, as JSON lines with "
+        "their commands. Needs no Optuna.\nArguments after -- become part of every command.",
         _ASK_EXAMPLES,
     )
     add = out.add_argument
-    add("--study", type=pathlib.Path, required=True, metavar="FILE", help="JSON lines")
-    add("--count", type=_whole(1), default=1, metavar="N", help="how many trials (1)")
-    add("--sampler", choices=SAMPLERS, help="tpe where Optuna is installed, else random")
-    add("--optimizers", default="", metavar="NAME", help="to begin a study: one name")
+    add(
+        "--study",
+        type=pathlib.Path,
+        required=True,
+        metavar="FILE",
+        help="file of the study, in JSON lines",
+    )
+    add("--count", type=_whole(1), default=1, metavar="N", help="number of trials (1)")
+    add(
+        "--sampler",
+        choices=SAMPLERS,
+        help="how trials are proposed (tpe if Optuna is installed, else random)",
+    )
+    add(
+        "--optimizers",
+        default="",
+        metavar="NAME",
+        help="name of the study's optimizer, when starting a study",
+    )
     _add_plan(out, required=False)
     return out
 
 
 def tell_parser() -> argparse.ArgumentParser:
     out = _command.parser(
-        "sweep tell", "Adds a trial's value to a study in a file.", _TELL_EXAMPLES
+        "sweep tell", "Add the result of a trial to a study in a file.", _TELL_EXAMPLES
     )
     add = out.add_argument
-    add("--study", type=pathlib.Path, required=True, metavar="FILE", help="JSON lines")
-    add("--trial", type=_whole(0), required=True, metavar="N", help="its number")
+    add(
+        "--study",
+        type=pathlib.Path,
+        required=True,
+        metavar="FILE",
+        help="file of the study, in JSON lines",
+    )
+    add("--trial", type=_whole(0), required=True, metavar="N", help="number of the trial")
     value = out.add_mutually_exclusive_group(required=True)
-    value.add_argument("--value", metavar="V", help="what is minimized, or 'diverged'")
-    value.add_argument("--run", type=pathlib.Path, metavar="DIR", help="the folder of its run")
-    add("--json", action="store_true", help="print the best so far as JSON")
+    value.add_argument("--value", metavar="V", help="loss of the trial, or 'diverged'")
+    value.add_argument("--run", type=pathlib.Path, metavar="DIR", help="folder of the trial's run")
+    add("--json", action="store_true", help="print the best trial so far as JSON")
     return out
 
 
 def best_parser() -> argparse.ArgumentParser:
     out = _command.parser(
         "sweep best",
-        "The best trial of a study in a file.",
+        "Print the best trial of a study in a file.",
         "  rode sweep best --study s.jsonl --json\n",
     )
-    out.add_argument("--study", type=pathlib.Path, required=True, metavar="FILE", help="JSON lines")
-    out.add_argument("--json", action="store_true", help="print it as JSON")
+    out.add_argument(
+        "--study",
+        type=pathlib.Path,
+        required=True,
+        metavar="FILE",
+        help="file of the study, in JSON lines",
+    )
+    out.add_argument("--json", action="store_true", help="print the trial as JSON")
     return out
 
 
@@ -202,14 +233,14 @@ def program_of(given: argparse.Namespace) -> str:
     found = given.rode or os.environ.get("RODE_BIN") or shutil.which("rode")
     if not found:
         raise Failed(
-            "[sweep] the program rode is not in PATH, and trials need it; give its path with "
-            "--rode, or in RODE_BIN; make lab builds one that trains"
+            "[sweep] the program rode, which runs the trials, is not in PATH; give its path "
+            "with --rode, or in RODE_BIN; 'make lab' builds one that trains"
         )
     return str(found)
 
 
 def candidates_of(path: pathlib.Path | None, plan: Plan) -> list[Values]:
-    """A list of objects, or such lists by the optimizers' names."""
+    """A list of objects, or an object with such a list for each optimizer."""
     if path is None:
         return []
     told = _command.read_json(path, "--enqueue")
@@ -223,7 +254,8 @@ def candidates_of(path: pathlib.Path | None, plan: Plan) -> list[Values]:
     if not good:
         raise BadUsage(
             f"[--enqueue] '{path}': expected a list of objects such as {{\"lr\": 1e-3}}, or an "
-            f"object of such lists by optimizer; correct what it has for '{plan.optimizer}'"
+            "object with such a list for each optimizer; correct the entry for "
+            f"'{plan.optimizer}'"
         )
     out = [{key: float(value) for key, value in point.items()} for point in points]
     for i, point in enumerate(out):

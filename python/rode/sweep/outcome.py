@@ -68,8 +68,8 @@ def read_outcome(folder: pathlib.Path, plan: Plan) -> Outcome | None:
         keys = [key for key in _KEYS[plan.select] if key in result]
         if not keys:
             raise Failed(
-                f"[sweep] '{path}' has none of {', '.join(_KEYS[plan.select])}; expected one for "
-                f"'{plan.select}'; choose another --select"
+                f"[sweep] '{path}' has none of the keys {', '.join(_KEYS[plan.select])}; "
+                f"expected one for '{plan.select}'; choose another --select"
             )
         value = result[keys[0]]
     # Fine-tuning says null where no evaluation was finite.

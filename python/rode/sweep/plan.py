@@ -60,7 +60,7 @@ class Wishes:
 
 
 def shared_options(more: Sequence[str]) -> str:
-    """Of the words that follow --, those that all trials of a study must share."""
+    """Those of the arguments after -- that all trials of a study must share."""
     kept, words = [], iter(more)
     for word in words:
         if word in _FREE:
@@ -140,11 +140,11 @@ def optimizers_of(table: dict[str, Any], asked: str) -> list[str]:
 def make_plan(
     task: str, table: dict[str, Any], optimizer: str, wishes: Wishes, more: Sequence[str] = ()
 ) -> Plan:
-    """`more`: the words that follow --."""
+    """`more`: the arguments after --."""
     if not _NAME.fullmatch(optimizer):
         raise BadUsage(
-            f"[--optimizers] '{optimizer}'; expected a name of letters, digits and dashes, which a "
-            "folder can have; see rode optimizers"
+            f"[--optimizers] '{optimizer}'; expected a name of letters, digits and dashes, since "
+            "a folder gets this name; see rode optimizers"
         )
     sweep = table.get("sweep", {})
     spaces = sweep.get("spaces", {})
@@ -162,7 +162,7 @@ def make_plan(
     if not space.ranges:
         has = f"it has {', '.join(spaces)}; " if spaces else ""
         raise BadUsage(
-            f"[sweep] task '{table['name']}' has no search space for '{optimizer}'; {has}give one "
+            f"[sweep] task '{table['name']}' has no search space for '{optimizer}'; {has}add one "
             "with --space KEY=LOW:HIGH"
         )
     select = wishes.select or sweep.get("select", RULES[0])
@@ -184,7 +184,7 @@ def make_plan(
 
 
 def _digest(table: dict[str, Any], optimizer: str) -> str:
-    """So that a study does not go on after the file of its task was edited."""
+    """So that a study does not continue after the file of its task was edited."""
     entries = [entry for entry in table["optimizers"] if entry["name"] == optimizer]
     told = [table.get(key) for key in ("model", "data", "train")]
     settings = [[entry.get("optimizer"), entry.get("settings")] for entry in entries]
@@ -198,16 +198,16 @@ def _checked(plan: Plan, table: dict[str, Any]) -> Plan:
             raise BadUsage(f"[sweep] task '{table['name']}' has no [sweep] table; give {flag}")
     if plan.task == FINETUNE and plan.select != RULES[1]:
         raise BadUsage(
-            f"[--select] '{plan.select}' of fine-tuning; expected {RULES[1]}, the only loss that its "
-            "result has; leave --select out"
+            f"[--select] '{plan.select}' with --finetune; expected {RULES[1]}, the only loss in "
+            "the result of fine-tuning; leave --select out"
         )
     if plan.select == RULES[2] and not 0 < plan.last_steps <= plan.steps:
         raise BadUsage(
-            f"[sweep] the mean of the last {plan.last_steps} steps of {plan.steps}; expected 1 to "
-            f"{plan.steps}; set --last-steps"
+            f"[sweep] --last-steps {plan.last_steps} with trials of {plan.steps} steps; expected "
+            f"1 to {plan.steps}; set --last-steps"
         )
     if plan.eval_interval > plan.steps:  # --steps below the task's sweep
         plan = dataclasses.replace(plan, eval_interval=plan.steps)
     if plan.eval_interval and "epochs" in table.get("train", {}):
-        raise BadUsage("[--eval-interval] is in steps and the task's in epochs; leave it out")
+        raise BadUsage("[--eval-interval] is in steps, but the task's is in epochs; leave it out")
     return plan

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep tells while it goes, on standard error, and at its end."""
+"""What a sweep shows while it runs, on standard error, and at its end."""
 
 import sys
 import time

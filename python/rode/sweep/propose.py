@@ -41,7 +41,9 @@ def has_optuna() -> bool:
 
 def require_optuna(remedy: str) -> Any:
     if not has_optuna():
-        raise Failed(f"[sweep] Optuna is not installed, which this needs; {INSTALL}; {remedy}")
+        raise Failed(
+            f"[sweep] Optuna is not installed, but this command needs it; {INSTALL}; {remedy}"
+        )
     optuna = importlib.import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
@@ -88,7 +90,7 @@ def frozen(space: Space, record: Record, **more: Any) -> Any:
 
 
 def _tpe(space: Space, seed: int, number: int, history: list[Record], given: Values) -> Values:
-    optuna = require_optuna("--sampler random needs none")
+    optuna = require_optuna("--sampler random works without it")
     sampler = optuna.samplers.TPESampler(seed=_digest(seed, number), constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction="minimize")
     study.add_trials([frozen(space, record) for record in history])

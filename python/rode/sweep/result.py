@@ -116,5 +116,5 @@ def write_task(rode: str, task: str, folder: pathlib.Path) -> pathlib.Path | Non
     write_whole(out, text)
     checked = subprocess.run([rode, "tasks", str(out)], capture_output=True, text=True)
     if checked.returncode != 0:
-        raise Failed(f"[sweep] '{out}' is not read as a task: {checked.stderr.strip()}")
+        raise Failed(f"[sweep] '{out}' cannot be read as a task: {checked.stderr.strip()}")
     return out

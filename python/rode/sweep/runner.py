@@ -80,14 +80,14 @@ class Runner:
                 if all(record.ended for record in history):
                     return history
                 if not waiting:
-                    note("the last trials run in another process; waiting for them")
+                    note("the last trials are running in another process; waiting for them")
                     waiting = True
                 time.sleep(_OTHERS_SECONDS)
         finally:
             self.stop()
 
     def start_next(self) -> bool:
-        """One more trial, where there is one to run."""
+        """One more trial, if there is one to run."""
         with self.study_lock():
             found = self.claim()
         if found is None:
@@ -106,7 +106,7 @@ class Runner:
         return True
 
     def claim(self) -> tuple[Record, IO[Any]] | None:
-        """A trial and its lock: one that nobody runs any more, or a new one."""
+        """A trial and its lock: one that no process runs any more, or a new one."""
         history = self.store.history()
         mine = {entry.record.number for entry in self.running}
         for record in history:
@@ -162,7 +162,7 @@ class Runner:
                     path.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Children save and end; their trials go on with the next process."""
+        """Children save and end; the next process continues their trials."""
         for entry in self.running:
             if entry.process is not None:
                 entry.process.stop()

@@ -41,8 +41,8 @@ class Space:
         for key, value in values.items():
             if key not in self.ranges:
                 raise BadUsage(
-                    f"[sweep] {what}: '{key}' has no range; expected "
-                    f"{', '.join(self.ranges)}; leave it out, or give it one with --space"
+                    f"[sweep] {what}: '{key}' has no range; expected {', '.join(self.ranges)}; "
+                    "leave it out, or give it a range with --space"
                 )
             low, high = self.ranges[key]
             if not low <= value <= high:

@@ -19,17 +19,17 @@ from rode.sweep.propose import (
 )
 from rode.sweep.space import Values
 
-_REMEDY = "rode sweep ask and tell need none"
+_REMEDY = "rode sweep ask and tell work without it"
 
 
 def require_same(stored: dict[str, Any], asked: dict[str, Any], where: str) -> None:
-    """A study goes on with what it was begun with."""
+    """A study must continue with the options it was started with."""
     for key, now in asked.items():
         if stored.get(key) != now:
             raise BadUsage(
-                f"[sweep] {where} was begun with {key} = {stored.get(key)}, now it is {now}; "
-                "expected the same; repeat the first command's options, or use another file or "
-                "--out"
+                f"[sweep] {where} was started with {key} = {stored.get(key)}, but now it is "
+                f"{now}; expected the same; repeat the first command's options, or use another "
+                "file or --out"
             )
 
 
@@ -39,14 +39,14 @@ def _require_own(path: pathlib.Path, plan: Plan, name: str, studies: dict[str, A
         task = attributes.get("rode", {}).get("task", plan.task)
         if task != plan.task:
             raise BadUsage(
-                f"[sweep] '{path}' has the study '{other}' of task '{task}', now it is "
-                f"'{plan.task}'; expected one task in a folder; use another --out"
+                f"[sweep] '{path}' has the study '{other}' of task '{task}', but now the task is "
+                f"'{plan.task}'; expected one task per folder; use another --out"
             )
     folder = path.parent / plan.optimizer
     if name not in studies and any(folder.glob("trial-*")):
         raise BadUsage(
-            f"[sweep] '{folder}' has trials of a study that '{path}' does not have; expected none "
-            "where a study begins; use another --out, or move the folder away"
+            f"[sweep] '{folder}' has trials of a study that '{path}' does not have; a new study "
+            "needs a folder without trials; use another --out, or move the folder away"
         )
 
 
@@ -54,7 +54,7 @@ class Store:
     """Not for threads; writes are serialised by the caller's lock."""
 
     def __init__(self, path: pathlib.Path, plan: Plan, candidates: list[Values]) -> None:
-        """`path`: of the database; the trials' folders are beside it, by optimizer."""
+        """`path`: of the database; the trials' folders are next to it, by optimizer."""
         optuna = require_optuna(_REMEDY)
         self.optuna = optuna
         self.space = plan.space

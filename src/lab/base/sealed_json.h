@@ -17,7 +17,7 @@ std::string sealed(nlohmann::ordered_json object, int indent = -1);
 enum class Seal { right, absent, wrong };
 
 // What became of it; the member is taken out of the object that `text` was parsed to. Text that is
-// no object has none.
+// not an object has none.
 Seal unseal(std::string_view text, nlohmann::ordered_json& parsed);
 
 }  // namespace rode::lab

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TOML table read strictly: typed values, and a key nobody asked for is an error.
+// A TOML table read strictly: typed values, and a key that is not read is an error.
 #pragma once
 
 #include <cstdint>

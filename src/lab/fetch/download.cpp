@@ -65,8 +65,8 @@ Error failure(const std::string& url, CURLcode code, const char* detail, long st
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
       return {ErrorKind::file, kOperation,
-              fmt::format("no network, or the host cannot be reached, for '{}' ({}); connect, or "
-                          "name a mirror with --mirror or RODE_DATA_MIRROR (a URL, file:// too)",
+              fmt::format("the host of '{}' cannot be reached ({}); check the network, or give a "
+                          "mirror with --mirror or RODE_DATA_MIRROR (a URL; file:// works too)",
                           url, reason)};
     case CURLE_HTTP_RETURNED_ERROR:
       return {ErrorKind::file, kOperation,

@@ -38,7 +38,7 @@ std::vector<std::string> numbered(TomlTable& table, const std::string& first,
     if (!number(first, from) || !number(last, to)) from = to = -1;
   }
   if (from < 0 || to < from || to - from >= kMostFiles) {
-    table.fail("last", fmt::format("is '{}' beside name '{}'; expected the same name with a larger "
+    table.fail("last", fmt::format("is '{}' with name '{}'; expected the same name with a larger "
                                    "number of six digits before the extension",
                                    last, first));
   }
@@ -68,7 +68,8 @@ std::vector<DatasetFile> parse_files(TomlTable& table) {
   }
   const auto last = table.name("last");
   if (last && (!file.sha256.empty() || file.size || !file.unpack.empty())) {
-    table.fail("last", "stands beside size, sha256 or unpack, which differ from file to file");
+    table.fail("last",
+               "cannot be combined with size, sha256 or unpack, which differ from file to file");
   }
   table.finish();
   if (!last) return {file};

@@ -19,8 +19,8 @@ Cifar100::Cifar100(const std::filesystem::path& path) : mapping_(path, "cifar-10
   const auto bytes = mapping_.bytes();
   const auto fail = [&](std::string_view what) {
     return file_error("cifar-100", path.string(),
-                      fmt::format("{}; expected train.bin or test.bin of the binary version; get "
-                                  "it again with 'rode data get cifar-100'",
+                      fmt::format("{}; expected train.bin or test.bin of the binary version; "
+                                  "download it again with 'rode data get cifar-100'",
                                   what));
   };
   if (bytes.empty() || bytes.size() % kRecord != 0) {

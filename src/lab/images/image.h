@@ -51,7 +51,7 @@ void read_jpeg(const std::filesystem::path& path, Image& image);
 // JPEG files in any depth: ImageNet's layout.
 class ImageFolder : public ImageSource {
  public:
-  // `classes`: the first so many of them; 0: all.
+  // `classes`: their number, from the first on; 0: all.
   explicit ImageFolder(const std::filesystem::path& root, std::int64_t classes = 0);
 
   std::uint64_t size() const override { return files_.size(); }

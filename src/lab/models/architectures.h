@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The constructors behind make_model, one file each, and what they draw initial weights from.
+// The constructors that make_model calls, one file each, and what they draw initial weights from.
 #pragma once
 
 #include <cstdint>

@@ -64,8 +64,8 @@ void save_weights(const Model& model, const std::filesystem::path& safetensors);
 // nothing where a tensor is missing, unknown or of another shape.
 void load_weights(Model& model, const std::filesystem::path& safetensors);
 
-// What transformers (or timm) reads beside the weights; `positions`: the longest sequence, for
-// models whose positions have no bound of their own.
+// What transformers (or timm) reads in addition to the weights; `positions`: the longest sequence,
+// for models whose positions have no bound of their own.
 nlohmann::ordered_json hugging_face_config(const ModelSpec& config, std::int64_t positions);
 // config.json and model.safetensors, which from_pretrained(folder) opens.
 void save_pretrained(const Model& model, const std::filesystem::path& folder,

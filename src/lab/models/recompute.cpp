@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The autograd function behind activation checkpointing.
+// The autograd function of activation checkpointing.
 #include "lab/models/recompute.h"
 
 #include <mutex>

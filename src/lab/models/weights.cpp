@@ -73,7 +73,7 @@ class FileNames {
   bool is_body_ = false;
 };
 
-// Masks and tables that old versions of transformers wrote beside the weights.
+// Masks and tables that old versions of transformers wrote next to the weights.
 bool is_constant(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -89,7 +89,7 @@ std::string embedding_name(const Model& model) {
   return model.config().kind == "qwen2" ? "model.embed_tokens.weight" : "";
 }
 
-// A head beside a tied embedding must be that embedding.
+// A head stored next to a tied embedding must equal it.
 void check_head(const SafetensorsFile& file, const FileNames& names, const Model& model) {
   const ConstTensorView head = file.tensor(kHead);
   const std::string embedding = names.of(embedding_name(model));

@@ -24,7 +24,7 @@ std::string rule(double x1, double y1, double x2, double y2, std::string_view st
                      y2, style);
 }
 
-// "0.01", "1e-4", "2.5e9": short enough to stand beside the axis.
+// "0.01", "1e-4", "2.5e9": short enough to fit next to the axis.
 std::string tick_text(double value) {
   const double size = std::abs(value);
   if (size == 0 || (size >= 1e-3 && size < 1e7)) return fmt::format("{:.6g}", value);

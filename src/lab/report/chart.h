@@ -22,7 +22,7 @@ struct ChartSeries {
   // Runs that diverged, a curve each: thinner than the others and ended by a cross, which stands
   // at the edge where the curve leaves their range. "NAME, diverged" in the legend.
   std::vector<std::vector<ChartPoint>> diverged = {};
-  // By which it is told apart, where a chart has only some of a page's series: its place is then
+  // What distinguishes it, where a chart has only some of a page's series: its place is then
   // not its number.
   std::optional<std::size_t> style = {};
 };
@@ -31,7 +31,7 @@ struct Chart {
   std::string title = {};
   std::string x_label = {};
   std::string y_label = {};
-  std::vector<ChartSeries> series = {};  // told apart by series_style.h
+  std::vector<ChartSeries> series = {};  // distinguished by series_style.h
   bool log_y = false;                    // points that are not above 0 are left out
   std::optional<double> line = {};       // a dotted horizontal one
   std::string line_label = {};
@@ -50,7 +50,7 @@ struct ChartGrid {
 // Whether there is a curve to see: two points at different places.
 bool has_curves(const Chart& chart);
 
-// A whole <svg> element with title and a legend beside the plot; equal charts give equal text.
+// A whole <svg> element with title and a legend next to the plot; equal charts give equal text.
 // Points that are not finite break a curve.
 std::string to_svg(const Chart& chart);
 std::string to_svg(const ChartGrid& grid);

@@ -89,7 +89,7 @@ std::string protocol_of(const Comparison& comparison) {
   for (const OptimizerSummary& optimizer : comparison.optimizers) {
     for (const RunSummary& one : optimizer.runs) seeds.insert(one.seed);
   }
-  if (run.contains("weights")) text += ", begun from given weights";
+  if (run.contains("weights")) text += ", started from given weights";
   if (run.contains("extended")) text += ", extended from a shorter run";
   return text + "; " + seeds_text(seeds);
 }
@@ -245,8 +245,8 @@ std::vector<Comparison> compare_runs(FoundRuns& found,
                                    [&](const RunSummary& one) { return one.seed == run.seed; });
     if (twin != runs.end()) {
       found.problems.push_back(
-          {run.folder, fmt::format("seed {} of the same run as '{}': the first counts", run.seed,
-                                   printable(twin->folder.string()))});
+          {run.folder, fmt::format("seed {} of the same run as '{}': only the first is used",
+                                   run.seed, printable(twin->folder.string()))});
       continue;
     }
     runs.push_back(std::move(run));

@@ -35,7 +35,7 @@ struct OptimizerSummary {
 
 struct Comparison {
   std::string task;
-  std::string name = {};  // for files: the task's, with what tells two of the same task apart
+  std::string name = {};  // for files: the task's, with what distinguishes two of the same task
   std::string title = {};
   std::string protocol = {};  // as it was run
   bool language = true;
@@ -56,7 +56,7 @@ struct Comparison {
 std::vector<Comparison> compare_runs(FoundRuns& found,
                                      const std::map<std::string, std::string>& titles = {});
 
-// Those that charts show: all, or where that is more than a chart can tell apart, of each name the
+// Those that charts show: all, or if that is more than a chart can distinguish, of each name the
 // one with the lowest loss.
 std::vector<const OptimizerSummary*> in_charts(const Comparison& comparison);
 

@@ -52,7 +52,7 @@ Json protocol_of(const Json& result) {
 }
 
 // What the rows must share besides, to be compared: all of it but the optimizer's own options. An
-// evaluation that does not tell something is not compared in it.
+// evaluation that lacks a value is not compared in it.
 constexpr std::array<const char*, 6> kSharedByRows = {"base_model", "steps", "split",
                                                       "format",     "limit", "max_new_tokens"};
 
@@ -83,8 +83,8 @@ std::vector<FineTuned> by_optimizer(const std::vector<FoundTable>& found,
             name, one.json["seed"].dump());
       } else if (protocol_of(*other) != protocol_of(one.json) || other_base(*other, one.json)) {
         what = fmt::format(
-            "{}: other steps, options, base model, split, format or limit than the first of its "
-            "seeds; repeat the evaluation with those",
+            "{}: steps, options, base model, split, format or limit differ from those of its first "
+            "seed; repeat the evaluation with the same values",
             name);
       }
     }
@@ -112,8 +112,8 @@ std::vector<std::string> differences_of_rows(const std::vector<FineTuned>& rows)
       told += fmt::format("{}{} {}", told.empty() ? "" : ", ", row.optimizer, value.dump());
     }
     if (values.size() < 2) continue;
-    out.push_back(fmt::format("The rows are not of one protocol and cannot be compared: {} is {}.",
-                              key, told));
+    out.push_back(fmt::format(
+        "The rows follow different protocols and cannot be compared: {} is {}.", key, told));
   }
   return out;
 }
@@ -166,7 +166,7 @@ Table bench_systems_table(const FoundTable& found) {
   out.notes = {fmt::format(
       "{}{}{} runs of {} timed steps after {}: medians of the runs' medians; opt. is the "
       "optimizer's step and the clearing of gradients; throughput is relative to AdamW. The "
-      "paper's values are of another chip (RTX 5090 D v2).",
+      "paper's values are from another GPU (RTX 5090 D v2).",
       chip.empty() ? "" : chip + "; ",
       found.json.contains("scale") ? fmt::format("scale {}; ", text_at(found.json, "scale")) : "",
       number_at(found.json, "runs").value_or(0), number_at(found.json, "steps").value_or(0),
@@ -217,8 +217,8 @@ Table fine_tuning_table(const std::vector<FoundTable>& found, std::vector<RunPro
   if (differences.empty()) out.mark_best();
   out.drop_empty_columns();
   out.notes = {
-      "Mean and sample deviation over seeds; accuracy in percent. The paper's table 5 is "
-      "Qwen3.5-9B on GSM8K's training questions, three seeds."};
+      "Mean and sample deviation over seeds; accuracy in percent. The paper's table 5 is for "
+      "Qwen3.5-9B on GSM8K's training questions, with three seeds."};
   out.notes.insert(out.notes.end(), limits.begin(), limits.end());
   out.notes.insert(out.notes.end(), differences.begin(), differences.end());
   return out;

@@ -14,7 +14,7 @@ std::string html_figure(const Chart& chart);
 // Panels with one legend below them; folded unless `open`.
 std::string html_grid(const ChartGrid& grid, bool open);
 std::string html_legend(const std::vector<LegendEntry>& legend);
-// The piece of a curve beside a name.
+// The piece of a curve next to a name.
 std::string html_sample(const LegendEntry& entry);
 
 }  // namespace rode::lab

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was run beside what the paper ran.
+// Compares what was run with what the paper ran.
 #include <algorithm>
 #include <set>
 
@@ -44,7 +44,7 @@ void compare_parts(std::vector<std::string>& out, const std::string& part, const
   }
 }
 
-// Its twin is Algorithm 1 as printed; what has none runs as the paper has it.
+// Its twin is Algorithm 1 as printed; an optimizer without one runs as the paper has it.
 const OptimizerSpec* paper_optimizer(const Task& task, const std::string& name) {
   const std::string plain = without_twin(name);
   const OptimizerSpec* found = nullptr;

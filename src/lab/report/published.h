@@ -26,13 +26,13 @@ struct PublishedColumn {
   std::map<std::string, PublishedValue> values;  // by optimizer
 };
 
-// Variants beside a base (tables 3 and 6).
+// Variants compared with a base (tables 3 and 6).
 struct PublishedStudy {
   std::string name;
   int table = 0;
   std::string title;
   std::string base;
-  std::vector<std::string> columns;  // what is said of each variant
+  std::vector<std::string> columns;  // what is shown of each variant
   std::vector<std::string> marks;    // without one of these it is no study
   std::vector<std::pair<std::string, std::vector<std::string>>> rows;
 };
@@ -51,7 +51,7 @@ struct Published {
   // Of an optimizer, or of the one that "-published" is a twin of.
   std::optional<PublishedValue> find(std::initializer_list<int> tables, const std::string& task,
                                      const std::string& metric, const std::string& optimizer) const;
-  // The paper's task that a comparison is to be laid beside: that of its name, or with the same
+  // The paper's task with which a comparison is shown: that of its name, or with the same
   // model. Empty where there is none.
   std::string match(const Comparison& comparison) const;
   // The task of a table.

@@ -15,7 +15,7 @@
 namespace rode::lab {
 namespace {
 
-// What run.json says besides what makes a run: version, commit, chip, digests.
+// What run.json has besides what defines a run: version, commit, chip, digests.
 std::vector<std::string> recorded_of(const Comparison& comparison) {
   const std::set<std::string> known = {"format",  "task", "optimizer", "method",
                                        "options", "seed", "steps",     "warmup"};

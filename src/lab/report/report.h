@@ -15,9 +15,9 @@
 
 namespace rode::lab {
 
-// What is said of one comparison.
+// What is shown of one comparison.
 struct TaskReport {
-  std::string paper = {};                     // task of the paper beside it; may be empty
+  std::string paper = {};                     // the paper's task shown next to it; may be empty
   std::vector<std::string> differences = {};  // to the paper's protocol
   std::vector<std::string> recorded = {};     // what else run.json says of how it was run
   std::vector<Table> tables = {};             // the first has a row per optimizer
@@ -56,7 +56,7 @@ inline const std::set<std::string> kFormats = {"html", "md", "csv", "latex", "sv
 
 // report.html, report.md, report.json, tables/*.csv, tables/*.tex and figures/TASK/*.svg, *.png;
 // each appears whole or not at all, and what an earlier report has left of tables and figures is
-// removed. PNG needs a converter of the machine (png.h); one that fails is told to `note`. Gives
+// removed. PNG needs a converter of the machine (png.h); a failure is reported to `note`. Gives
 // the files, relative to the folder.
 std::vector<std::string> write_report(const Report& report, const std::filesystem::path& folder,
                                       const std::set<std::string>& formats = kFormats,

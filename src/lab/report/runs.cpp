@@ -38,12 +38,12 @@ void check_description(const fs::path& file, const Json& run) {
   require(is_name(text_at(run["task"], "name")), "its task has no name");
   for (const char* part : {"model", "data", "train"}) {
     require(!run["task"].contains(part) || run["task"][part].is_object(),
-            fmt::format("task.{} is no object", part));
+            fmt::format("task.{} is not an object", part));
   }
   require(is_name(text_at(run, "optimizer")), "names no optimizer");
   require(run.contains("options") && run["options"].is_object(), "has no options");
   for (const auto& [key, value] : run["options"].items()) {
-    require(value.is_string(), fmt::format("its option '{}' is no text", printable(key)));
+    require(value.is_string(), fmt::format("its option '{}' is not text", printable(key)));
   }
   require(run.contains("seed") && run["seed"].is_number_integer(), "has no seed");
   require(run.contains("steps") && run["steps"].is_number_integer(), "has no steps");
@@ -60,7 +60,7 @@ void check_lines(const fs::path& file, const std::vector<Json>& lines) {
   }
 }
 
-// Lines have checksums, and the result tells how much of them there must be.
+// Lines have checksums, and the result records how long the log must be.
 void check_length(const fs::path& log, const Json& result) {
   const std::uint64_t bytes = fs::file_size(log);
   const auto expected = result.find("log_bytes");
@@ -124,7 +124,7 @@ class Finder {
     }
     if (fs::exists(folder / "systems.json")) take_file(folder / "systems.json");
     for (const fs::path& file : {folder / "results.json", folder / "evaluation" / "results.json"}) {
-      // Another file of that name is noted, and what is beside and below it is searched.
+      // Another file of that name is noted, and the folders next to it and below it are searched.
       if (fs::exists(file) && take_file(file) == FileKind::evaluation) return;
     }
     if (fs::exists(folder / "run.json")) {
@@ -165,9 +165,10 @@ class Finder {
         kind = FileKind::evaluation;
         found_.evaluations.push_back({file, std::move(json)});
       } else {
-        throw file_error(kOperation, file.string(),
-                         "is neither of 'rode bench systems' nor of 'rode evaluate --run', which "
-                         "names optimizer and seed; leave it out, or repeat what wrote it");
+        throw file_error(
+            kOperation, file.string(),
+            "is neither from 'rode bench systems' nor from 'rode evaluate --run', which records "
+            "optimizer and seed; leave it out, or repeat the command that wrote it");
       }
     });
     return kind;
@@ -247,11 +248,12 @@ FoundRuns find_runs(const std::vector<fs::path>& folders, const Note& note) {
   Finder finder(note);
   for (const fs::path& folder : folders) {
     if (!fs::is_directory(folder) && !fs::is_regular_file(folder)) {
-      throw Error(ErrorKind::invalid_argument, kOperation,
-                  fmt::format("'{}' is no folder; expected a folder of runs of 'rode train', "
-                              "'rode compare' or 'rode sweep', or a file of 'rode bench systems' "
-                              "or 'rode evaluate'",
-                              printable(folder.string())));
+      throw Error(
+          ErrorKind::invalid_argument, kOperation,
+          fmt::format(
+              "'{}' is not a folder; expected a folder of runs of 'rode train', 'rode compare' or "
+              "'rode sweep', or a file of 'rode bench systems' or 'rode evaluate'",
+              printable(folder.string())));
     }
     finder.search(folder);
   }

@@ -11,8 +11,8 @@
 namespace rode::lab {
 namespace {
 
-// After Okabe and Ito, told apart by people who do not see all hues; darkened until each has a
-// contrast of at least 3 to 1 with white.
+// After Okabe and Ito, which people who do not see all hues can distinguish; darkened until each
+// has a contrast of at least 3 to 1 with white.
 constexpr std::array<std::string_view, 8> kColours = {"#0060a8", "#d55e00", "#00875f", "#c2579a",
                                                       "#8f6b00", "#3a96d8", "#000000", "#7d7d7d"};
 constexpr std::array<std::string_view, 4> kDashes = {"", "8 3", "2 3", "9 3 2 3"};

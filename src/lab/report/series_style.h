@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the curves of a chart are told apart, and the legend that says so.
+// How the curves of a chart are distinguished, and the legend.
 #pragma once
 
 #include <string>
@@ -43,7 +43,7 @@ struct LegendEntry {
 constexpr double kSampleWidth = 32;
 constexpr double kSampleHeight = 12;
 
-// In the order of the series; a series of which no run was finished has only its diverged ones.
+// In the order of the series; a series without a finished run has only its diverged ones.
 std::vector<LegendEntry> legend_of(const Chart& chart);
 // The panel that has most series: those of a grid are the same, and some panels lack the last ones.
 const Chart& widest_legend(const ChartGrid& grid);

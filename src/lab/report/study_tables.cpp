@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences to a base: the intervention, the component study, and any base that is asked for.
+// Differences from a base: the intervention, the component study, and --base.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -30,9 +30,9 @@ Column difference_column(const std::string& base) {
 }
 
 constexpr const char* kErrors =
-    "After ± stands the sample deviation over seeds. A difference is over the seeds that both rows "
-    "have (seeds in common); from three of them on it has its standard error for unequal variances "
-    "(Welch) and the degrees of freedom.";
+    "The number after ± is the sample deviation over seeds. A difference is over the seeds that "
+    "both rows have (seeds in common); from three of them on it has its standard error for unequal "
+    "variances (Welch) and the degrees of freedom.";
 
 // The row of a study: the optimizer, its twin as published, or both.
 std::vector<const OptimizerSummary*> variants(const Comparison& comparison,
@@ -111,12 +111,12 @@ Table difference_table(const Comparison& comparison, const std::string& base) {
     std::vector<std::string> names;
     for (const OptimizerSummary& one : comparison.optimizers) names.push_back(one.label);
     throw Error(ErrorKind::invalid_argument, "report",
-                fmt::format("--base '{}' is no optimizer of the runs on '{}'; expected {}", base,
-                            comparison.name, fmt::join(names, ", ")));
+                fmt::format("--base '{}' is not an optimizer of the runs on '{}'; expected {}",
+                            base, comparison.name, fmt::join(names, ", ")));
   }
   const Metric metric = metric_of(comparison);
   Table out{.name = "differences",
-            .title = fmt::format("Differences to {}: {}", reference->label, comparison.title),
+            .title = fmt::format("Differences from {}: {}", reference->label, comparison.title),
             .columns = {{"optimizer"},
                         {metric.name, metric.better},
                         difference_column(reference->label),

@@ -141,10 +141,9 @@ Table systems_table(const Comparison& comparison, const std::string& paper) {
       "evaluations; throughput is relative to AdamW's."};
   if (!paper.empty()) {
     out.notes.emplace_back(
-        "The paper's table 7 is one GPU (RTX 5090 D v2) with micro-batches of 16 x 512 tokens or "
-        "64 "
-        "images, medians of 25 steps, peak of Torch's tensors alone: only the state is comparable "
-        "with a run of other batches on another chip.");
+        "The paper's table 7 was measured on one GPU (RTX 5090 D v2) with micro-batches of 16 x "
+        "512 tokens or 64 images, medians of 25 steps, peak of Torch's tensors alone: only the "
+        "state is comparable with a run with other batches on another GPU.");
   }
   return out;
 }

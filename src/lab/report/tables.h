@@ -11,14 +11,14 @@
 
 namespace rode::lab {
 
-// Of one comparison. `paper`: the task of the paper whose values stand beside; may be empty.
+// Of one comparison. `paper`: the paper's task whose values are shown next to ours; may be empty.
 Table results_table(const Comparison& comparison, const std::string& paper);
 Table systems_table(const Comparison& comparison, const std::string& paper);
 // Every set of options of the optimizers that have several, the best of each in bold; no rows
 // where none has.
 Table rates_table(const Comparison& comparison);
 
-// Differences to `base` with their standard errors; throws where the comparison has no such
+// Differences from `base` with their standard errors; throws where the comparison has no such
 // optimizer.
 Table difference_table(const Comparison& comparison, const std::string& base);
 // Tables 3 and 6, where the comparison has their variants.

@@ -93,8 +93,8 @@ Table norms_table(const std::vector<Comparison>& all) {
             1);
       });
   out.notes = {
-      "Of every trained parameter, those that AdamW updates included; comparable only within a "
-      "task, and not ranked."};
+      "The norm of all trained parameters, including those that AdamW updates; comparable only "
+      "within a task, and not ranked."};
   return out;
 }
 

@@ -14,7 +14,7 @@ namespace rode::lab {
 
 AppendFile::AppendFile(const std::filesystem::path& path, std::uint64_t keep)
     : source_(path.string()) {
-  // No O_APPEND: after a failed write the half line is cut off again, and writing goes on there.
+  // No O_APPEND: after a failed write the half line is cut off again, and writing continues there.
   const int create = keep == 0 ? O_CREAT : 0;
   file_.reset(::open(path.c_str(), O_WRONLY | create | O_CLOEXEC, 0644));
   if (file_.get() < 0) fail("could not be opened", errno);

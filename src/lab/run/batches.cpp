@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams of tokens or images behind one face, with batches made ahead.
+// Streams of tokens or images with one interface, and batches made ahead.
 #include "lab/run/batches.h"
 
 #include <algorithm>

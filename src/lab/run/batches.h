@@ -20,7 +20,7 @@ struct Batch {
   std::vector<std::int64_t> tokens;  // language: (rows, sequence + 1)
   std::vector<float> pixels;         // images: (rows, 3, size, size)
   std::vector<std::int64_t> labels;
-  StreamPosition after;  // training: where the stream stands behind this batch
+  StreamPosition after;  // training: position of the stream after this batch
 };
 
 class BatchSource {
@@ -32,7 +32,7 @@ class BatchSource {
   std::optional<double> best_loss() const;  // the lowest that any model can reach, where known
   // Samples count as tokens in language tasks, as images in the others.
   std::int64_t units_per_row() const;
-  // What the user should hear of the data, a line each.
+  // Messages for the user about the data, a line each.
   std::vector<std::string> notes() const;
 
   StreamPosition position() const;  // before begin()

@@ -106,9 +106,10 @@ void RunFolder::check_start(bool overwrite) const {
       // Without run.json they are somebody else's, and not ours to replace.
       // An empty folder of checkpoints is what a process killed before run.json leaves.
       if (!has_run() && fs::exists(file) && !(fs::is_directory(file) && fs::is_empty(file))) {
-        throw Error(ErrorKind::invalid_argument, kOperation,
-                    fmt::format("'{}' exists, without a run.json beside it; choose another --out",
-                                printable(file.string())));
+        throw Error(
+            ErrorKind::invalid_argument, kOperation,
+            fmt::format("'{}' exists, but there is no run.json next to it; choose another --out",
+                        printable(file.string())));
       }
     }
   });
@@ -154,11 +155,10 @@ std::optional<std::int64_t> RunFolder::extended_from(const Json& run) const {
   if (!ended) return saved ? std::optional(before) : std::nullopt;
   if (ended->value("status", "") != "finished") return {};
   if (saved) return before;
-  throw Error(
-      ErrorKind::invalid_argument, kOperation,
-      fmt::format("folder '{}' has a finished run of {} steps without the checkpoint of its "
-                  "last step, so that it cannot be extended to {}; choose another --out",
-                  printable(path_.string()), before, run["steps"].dump()));
+  throw Error(ErrorKind::invalid_argument, kOperation,
+              fmt::format("folder '{}' has a finished run of {} steps without the checkpoint of "
+                          "its last step, so it cannot be extended to {}; choose another --out",
+                          printable(path_.string()), before, run["steps"].dump()));
 }
 
 void RunFolder::extend(const Json& run) const {
@@ -167,7 +167,7 @@ void RunFolder::extend(const Json& run) const {
   if (!list.is_array()) list = Json::array();
   list.push_back({{"from", now["steps"]}, {"to", run["steps"]}});
   now["steps"] = run["steps"];
-  // The result first: a longer run beside the result of the shorter would pass for finished.
+  // The result first: a longer run with the result of the shorter would look finished.
   remove_result();
   write_json(path_ / "run.json", now);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of one run: what lies where, and which checkpoint is the last.
+// The folder of one run: its files, and which checkpoint is the last.
 //
 //   run.json            what decides the run's numbers
 //   log.jsonl           one object per step and per evaluation; the same bytes for the same run
@@ -81,7 +81,7 @@ class RunFolder {
 std::string run_difference(const Json& there, const Json& here);
 
 // Without its checksum, which is compared. What has none is of an older version or of another
-// writer, and is told to `note`.
+// writer, and is reported to `note`.
 Json read_json(const std::filesystem::path& path, const Note& note = {});
 // Lines of a log up to the first that is not a JSON object or does not match its checksum. A last
 // line without an end, which a killed process leaves, is left out.

@@ -29,8 +29,8 @@ RunLock::RunLock(const std::filesystem::path& folder) {
       throw file_error("train", path.string(), fmt::format("could not be locked ({})", reason()));
     }
     throw Error(ErrorKind::file, "train",
-                fmt::format("folder '{}': another process trains there; expected one process "
-                            "per folder; wait for its end or stop it, or choose another --out",
+                fmt::format("folder '{}': another process trains there; expected one process per "
+                            "folder; wait until it ends, stop it, or choose another --out",
                             printable(folder.string())));
   }
   held_ = true;

@@ -155,7 +155,8 @@ RunLog::RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t st
   if (!tensorboard) return;
   events_.emplace(folder.path(), step);
   // The start voids what earlier files hold of this step. Of a step not yet made that is right, but
-  // the evaluation of its number is before the checkpoint, and last in the log: it is told again.
+  // the evaluation of its number is before the checkpoint, and last in the log: it is reported
+  // again.
   const Json last = log_.size() > 0 ? last_line(folder.log()) : Json();
   if (last.is_object() && last.value("kind", "") == "evaluation" && has_number(last, "step") &&
       last["step"].get<std::int64_t>() == step) {

@@ -35,7 +35,7 @@ struct EvalRecord {
   double loss = 0;
   std::optional<double> accuracy = {};
   double best_loss = 0;
-  // Of the averaged weights, where there are any.
+  // Of the averaged weights, if there are any.
   std::optional<double> averaged_loss = {};
   std::optional<double> averaged_accuracy = {};
   double weight_norm = 0;
@@ -45,7 +45,7 @@ struct EvalRecord {
 class RunLog {
  public:
   // Continues after `step` steps, with the first `log_bytes` of the log. What is missing or damaged
-  // of the files is told to `note`: the checkpoint is good without it.
+  // of the files is reported to `note`: the checkpoint is good without it.
   RunLog(const RunFolder& folder, std::uint64_t log_bytes, std::int64_t step, bool tensorboard,
          const Note& note = {});
 

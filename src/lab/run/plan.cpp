@@ -90,8 +90,8 @@ RunPlan plan_run(const Task& task, std::uint64_t samples, std::int64_t steps,
   if (train.has_warmup()) {
     if (plan.warmup >= plan.total) {
       throw Error(ErrorKind::invalid_argument, "train",
-                  fmt::format("{} steps with a warm-up of {}; expected more steps than the warm-up "
-                              "has; set --warmup",
+                  fmt::format("{} steps with a warm-up of {} steps; expected more steps than "
+                              "warm-up steps; set --warmup",
                               plan.total, plan.warmup));
     }
     plan.schedule = train.schedule == "wsd" ? stable_decay(train, plan)
@@ -112,8 +112,8 @@ std::string note_of_repeats(const Task& task, const RunPlan& plan, std::uint64_t
                         static_cast<double>(samples);
   if (task.data.kind != "tokens" || task.train.steps == 0 || epochs <= 1) return {};
   return fmt::format(
-      "{} steps of {} sequences go through the {} of the training data {:.1f} times; get more data "
-      "where the task means each to be seen once",
+      "{} steps of {} sequences go through the {} sequences of the training data {:.1f} times; get "
+      "more data if each should be seen only once",
       plan.total, task.train.batch, samples, epochs);
 }
 

@@ -35,7 +35,7 @@ struct TrainOptions {
   std::int64_t keep = 2;        // checkpoints
   bool keep_best = false;       // the weights of the lowest validation loss, in <out>/best
   std::filesystem::path weights;  // safetensors to begin from; empty: drawn from the seed
-  // Norms and the matrices' diagnostics in the log after every so many steps, without a wait for
+  // Norms and the matrices' diagnostics in the log, every log_interval steps, without a wait for
   // the device; 0: norms where losses are read, matrices before evaluations.
   std::int64_t log_interval = 0;
   // Steps between two readings of losses and norms, each of which waits for the device; 0: 1 on
@@ -44,7 +44,7 @@ struct TrainOptions {
   bool tensorboard = true;
   // Several processes: with those that RANK, WORLD_SIZE and so on name, as torchrun sets them.
   bool meet = false;
-  std::string ranks_backend = "auto";              // what carries their messages: auto, gloo, nccl
+  std::string ranks_backend = "auto";              // of their communication: auto, gloo, nccl
   std::int64_t timeout_seconds = kDefaultTimeout;  // of each wait for another process
 };
 
@@ -53,7 +53,7 @@ struct TrainOptions {
 OptimizerSpec resolve_optimizer(const Task& task, const std::string& name,
                                 const Settings& settings);
 
-// What a user should hear of an optimizer that the task does not name; empty for the others.
+// A message for the user about an optimizer that the task does not name; empty for the others.
 std::string note_of_defaults(const Task& task, const OptimizerSpec& spec);
 
 struct RunPlan {
@@ -64,7 +64,7 @@ struct RunPlan {
   std::int64_t warmup = 0;
   bool by_epoch = false;
   Schedule schedule = Schedule::constant();
-  // Weights are averaged after every step behind this one; `total`: never.
+  // Weights are averaged after every step from the one after this on; `total`: never.
   std::int64_t average_from = 0;
 
   bool averages_at(std::int64_t step) const { return step > average_from; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One line that says where a run stands.
+// One line that shows the progress of a run.
 #include "lab/run/progress.h"
 
 #include <algorithm>

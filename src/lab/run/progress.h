@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a run stands, as far as it is known: what a progress line shows.
+// The progress of a run, as far as it is known.
 #pragma once
 
 #include <chrono>

@@ -14,11 +14,11 @@ void require_equal_rows(const Task& task, int ranks) {
   std::int64_t fewer = ranks;
   while (batch % fewer != 0) --fewer;
   const std::int64_t next = (batch / ranks + 1) * ranks;
-  throw Error(ErrorKind::invalid_argument, "train",
-              fmt::format("a batch of {} rows cannot be divided between {} ranks; expected a "
-                          "multiple of the number of ranks; take --ranks {}, or another batch "
-                          "with --set train.batch={}",
-                          batch, ranks, fewer, next));
+  throw Error(
+      ErrorKind::invalid_argument, "train",
+      fmt::format("a batch of {} rows cannot be divided between {} ranks; expected a multiple of "
+                  "the number of ranks; use --ranks {}, or another batch with --set train.batch={}",
+                  batch, ranks, fewer, next));
 }
 
 }  // namespace rode::lab

@@ -13,7 +13,7 @@
 
 namespace rode::lab {
 
-// Calls `make` on a thread of its own, at most `depth` batches ahead, and gives them out in
+// Calls `make` on a separate thread, at most `depth` batches ahead, and gives them out in
 // order. The stream that `make` reads is then ahead of the batches used: let Batch carry the
 // stream's position() after it, and save that one in checkpoints.
 template <class Batch>

@@ -31,7 +31,7 @@ StreamPosition stream_position(const nlohmann::json& json) {
     if (!json.is_object() || !json.contains(key) || !json.at(key).is_number_unsigned()) {
       throw Error(ErrorKind::state_mismatch, kSampleOrder,
                   fmt::format("the saved position has no whole number '{}'; expected taken, seed "
-                              "and size; take another checkpoint",
+                              "and size; use another checkpoint",
                               key));
     }
     return json.at(key).get<std::uint64_t>();
@@ -93,11 +93,12 @@ Sample SampleOrder::next() {
 
 void SampleOrder::seek(const StreamPosition& position) {
   if (position.seed != options_.seed || position.size != size()) {
-    throw Error(ErrorKind::state_mismatch, kSampleOrder,
-                fmt::format("the saved position belongs to {} samples with seed {}, the present "
-                            "data to {} samples with seed {}; resume with the same data, sequence "
-                            "length and seed",
-                            position.size, position.seed, size(), options_.seed));
+    throw Error(
+        ErrorKind::state_mismatch, kSampleOrder,
+        fmt::format(
+            "the saved position belongs to {} samples with seed {}, but the current data have {} "
+            "samples with seed {}; resume with the same data, sequence length and seed",
+            position.size, position.seed, size(), options_.seed));
   }
   taken_ = position.taken;
 }

@@ -16,7 +16,7 @@ struct OrderOptions {
   std::uint64_t world = 1;  // processes that share the samples
 };
 
-// Where a stream stands. `taken` counts the samples of all ranks together, so that a run may be
+// The position of a stream. `taken` counts the samples of all ranks together, so that a run may be
 // resumed with another number of ranks; seed and size show whether it is the same stream.
 struct StreamPosition {
   std::uint64_t taken = 0;

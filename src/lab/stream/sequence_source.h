@@ -25,7 +25,7 @@ class SequenceSource {
   virtual void read(std::uint64_t index, std::span<std::int64_t> tokens) const = 0;
   // The lowest expected loss (nats per token) that any model can reach, where it is known.
   virtual std::optional<double> best_loss() const { return std::nullopt; }
-  // One line for who uses the source, where there is something to say of it.
+  // A note for the user of the source; may be empty.
   virtual std::string note() const { return {}; }
 };
 

@@ -29,7 +29,7 @@ struct TinyLmOptions {
 
 class TinyLm : public SequenceSource {
  public:
-  // `split` tells training (0) from validation (1): other sequences of the same language.
+  // `split` is 0 for training, 1 for validation: other sequences of the same language.
   TinyLm(const TinyLmOptions& options, std::uint64_t size, std::int64_t length,
          std::uint64_t split);
 
@@ -39,7 +39,7 @@ class TinyLm : public SequenceSource {
   void read(std::uint64_t index, std::span<std::int64_t> tokens) const override;
   std::optional<double> best_loss() const override;
 
-  // The true probability of `token` behind `before` (at least the topic's marker).
+  // The true probability of `token` after `before` (at least the topic's marker).
   double probability(std::span<const std::int64_t> before, std::int64_t token) const;
 
  private:

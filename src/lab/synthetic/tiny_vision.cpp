@@ -41,7 +41,7 @@ Colour colour(Random& random) {
   return {random.uniform(0, 255), random.uniform(0, 255), random.uniform(0, 255)};
 }
 
-// Two colours that can be told apart under the noise.
+// Two colours that can be distinguished under the noise.
 std::array<Colour, 2> contrasting(Random& random) {
   for (;;) {
     const std::array<Colour, 2> pair = {colour(random), colour(random)};

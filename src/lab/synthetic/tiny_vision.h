@@ -9,7 +9,7 @@
 namespace rode::lab {
 
 // A figure or a pattern in two random colours, at a random place, size and angle, under noise.
-// Image i is of class i mod 12; `split` tells training (0) from validation (1).
+// Image i is of class i mod 12; `split` is 0 for training, 1 for validation.
 class TinyVision : public ImageSource {
  public:
   static constexpr std::int64_t kClasses = 12;

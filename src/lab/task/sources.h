@@ -17,7 +17,7 @@ enum class Split { train, valid };
 std::filesystem::path default_data_folder();
 
 // Where the task leaves its vocabulary to the data: the task with the size that tokens.json names,
-// or with its own where there is no such file.
+// or with its own if that file does not exist.
 Task with_vocabulary_of_data(const Task& task, const std::filesystem::path& data_folder);
 
 // For tasks of language and of images; the other kind throws.

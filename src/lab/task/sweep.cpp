@@ -95,9 +95,10 @@ SweepSpace parse_space(TomlTable& table, const Task& task, const std::string& na
   if (spec == task.optimizers.end()) {
     std::vector<std::string> names;
     for (const OptimizerSpec& other : task.optimizers) names.push_back(other.name);
-    table.fail("", fmt::format("[sweep.spaces.{}] is for no optimizer of the task; did you mean "
-                               "'{}'?",
-                               printable(name), nearest(name, names)));
+    table.fail(
+        "",
+        fmt::format("[sweep.spaces.{}] does not name an optimizer of the task; did you mean '{}'?",
+                    printable(name), nearest(name, names)));
   }
   SweepSpace space{name, {}};
   for (const auto& [key, text] : table.rest_as_text()) {
@@ -114,7 +115,7 @@ void check_lengths(const TomlTable& table, const SweepSpec& sweep, const TrainSp
                                     sweep.steps, train.warmup));
   }
   if (sweep.eval_interval > 0 && train.epochs > 0) {
-    table.fail("eval_interval", "is in steps and the task's in epochs; leave it out");
+    table.fail("eval_interval", "is in steps, but the task's is in epochs; leave it out");
   }
 }
 

@@ -46,7 +46,7 @@ struct DataSpec {
   std::string valid = "valid";
   // Synthetic: how many there are; images: how many of the training split, spread over it, 0: all.
   std::int64_t train_samples = 0;
-  std::int64_t classes = 0;  // image-folder: the first so many classes; 0: all
+  std::int64_t classes = 0;  // image-folder: number of classes, from the first on; 0: all
   std::int64_t image_size = 224;
   std::int64_t eval_resize = 224;
   bool augment = true;
@@ -64,7 +64,7 @@ struct TrainSpec {
   double cooldown = 0.2;
   std::string cooldown_form = "linear";  // linear, sqrt, power
   double cooldown_power = 2;
-  // The optimizer's momentum begins here and reaches its own value after so many steps; 0: none.
+  // The optimizer's momentum begins here and reaches its own value after this many steps; 0: none.
   std::int64_t momentum_warmup = 0;
   double momentum_start = 0.85;
   double average_tail = 0;               // share of the steps whose weights are averaged; 0: none
@@ -86,7 +86,7 @@ struct OptimizerSpec {
   std::string source;     // where the rates come from
 };
 
-// A smaller form of a task: values that take the place of its own ("model.layers").
+// A scale of a task: values that replace its own ("model.layers").
 struct ScaleSpec {
   std::string name;  // "tiny"
   Settings settings;

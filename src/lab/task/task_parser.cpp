@@ -149,7 +149,8 @@ void parse_tail(TomlTable& table, TrainSpec& train) {
   assign(train.cooldown_power, table.number("cooldown_power", 1e-3, 1e3));
   assign(train.momentum_warmup, table.whole("momentum_warmup", 0, kMaxSteps));
   if (table.has("momentum_start") && train.momentum_warmup == 0) {
-    table.fail("momentum_start", "needs momentum_warmup, the steps of the way; set it");
+    table.fail("momentum_start",
+               "needs momentum_warmup, the number of steps over which the momentum rises; set it");
   }
   assign(train.momentum_start, table.number("momentum_start", 0, 0.9999));
   assign(train.average_tail, table.number("average_tail", 0, 1));
@@ -160,7 +161,7 @@ TrainSpec parse_train(TomlTable& table) {
   assign(train.steps, table.whole("steps", 1, kMaxSteps));
   assign(train.epochs, table.whole("epochs", 1, kMaxEpochs));
   if ((train.steps == 0) == (train.epochs == 0)) {
-    table.fail("", "[train] needs steps or epochs, and not both");
+    table.fail("", "[train] needs either steps or epochs, not both");
   }
   train.batch = table.required("batch", table.whole("batch", 1, kMaxBatch));
   assign(train.accumulate, table.whole("accumulate", 1, kMaxBatch));
@@ -170,7 +171,7 @@ TrainSpec parse_train(TomlTable& table) {
   }
   assign(train.schedule, table.word("schedule", {"cosine", "wsd", "cosine-epoch", "constant"}));
   if (train.schedule == "cosine-epoch" && train.epochs == 0) {
-    table.fail("schedule", "is 'cosine-epoch'; expected epochs with it");
+    table.fail("schedule", "is 'cosine-epoch', which needs epochs; set epochs instead of steps");
   }
   assign(train.warmup, table.whole("warmup", 0, kMaxSteps));
   if (train.warmup > 0 &&

@@ -87,7 +87,7 @@ Task with_scale(const Task& task, const std::string& scale) {
       ErrorKind::invalid_argument, kTask,
       names.empty()
           ? fmt::format("task '{}' has no scale '{}': its file has no [scale.{}]; add one, or "
-                        "run it as it is",
+                        "leave out --scale",
                         task.name, printable(scale), printable(scale))
           : fmt::format("task '{}' has no scale '{}'; did you mean '{}'? expected {}", task.name,
                         printable(scale), nearest(scale, names), fmt::join(names, ", ")));

@@ -5,13 +5,12 @@
 // Write E(x) for the tokens of a piece x. Merges only use what earlier merges made, so x is merged
 // rank by rank, each from left to right, and
 //   (1) where no merge crosses a boundary of E(x), both sides are merged as if alone: E(x) cut
-//   there
-//       is E(left), E(right);
+//       there is E(left), E(right);
 //   (2) tokens of which every neighbouring pair (a, b) has E(ab) = a, b are the E of their text:
-//   the
-//       first merge that crossed one of their boundaries would have crossed it in the pair alone.
-// Let the piece go on behind the n bytes known, and no token be longer than L. Then E(piece) has a
-// boundary q with n - L < q <= n, and begins with E(first q bytes), by (1). If a place s is a
+//       the first merge that crossed one of their boundaries would have crossed it in the pair
+//       alone.
+// Let the piece continue after the n bytes known, and no token be longer than L. Then E(piece) has
+// a boundary q with n - L < q <= n, and begins with E(first q bytes), by (1). If a place s is a
 // boundary of E(first q bytes) for all L candidates q, it is one of E(piece): the tokens before s
 // are certain, and the rest is a piece of its own. For one q, by (2), s is such a place where the
 // last token before s and the first of E(s to q) stay apart.
@@ -44,11 +43,11 @@ std::size_t Gpt2Tokenizer::encode_start(std::string_view start, std::vector<Toke
   merge_piece(start, whole);
   std::vector<Token> rest;
   for (std::size_t back = kFirstRest * longest_; back <= start.size() / 2; back *= kFarther) {
-    // The last end of a token that leaves `back` bytes behind it and where a character begins, so
+    // The last end of a token that leaves `back` bytes after it and where a character begins, so
     // that the rest is again one piece: of the same kind, and too long to be a contraction.
     Cut cut;
     std::size_t end = 0;        // of token i
-    std::size_t character = 0;  // the first that begins at `end` or behind it
+    std::size_t character = 0;  // the first that begins at `end` or after it
     for (std::size_t i = 0; i < whole.size(); ++i) {
       end += bytes_of_[whole[i]].size();
       if (end + back > start.size()) break;
@@ -56,7 +55,7 @@ std::size_t Gpt2Tokenizer::encode_start(std::string_view start, std::vector<Toke
       if (character == end) cut = {end, i + 1};
     }
     if (cut.at == 0) return 0;
-    std::map<Token, bool> apart;  // by the token behind the cut
+    std::map<Token, bool> apart;  // by the token after the cut
     const auto holds = [&](std::size_t q) {
       rest.clear();
       merge_piece(start.substr(cut.at, q - cut.at), rest);

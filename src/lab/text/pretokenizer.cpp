@@ -114,7 +114,7 @@ std::size_t character_bytes(std::string_view text, std::size_t at) {
 
 std::size_t piece_end(std::string_view text, std::size_t begin) {
   if (const std::size_t length = contraction(text, begin); length > 0) return begin + length;
-  // A single blank belongs to the run of letters, numbers or signs behind it.
+  // A single blank belongs to the run of letters, numbers or signs after it.
   const std::size_t start = text[begin] == ' ' ? begin + 1 : begin;
   const Character first = character_at(text, start);
   if (first.bytes > 0 && first.kind != Kind::space) {

@@ -13,9 +13,9 @@ namespace rode::lab {
 // character that is neither space, letter nor number.
 std::size_t piece_end(std::string_view text, std::size_t begin);
 
-// An end with so many bytes of the text behind it does not change, whatever follows the text: the
+// An end with this many bytes of the text after it does not change, whatever follows the text: the
 // character there is whole, and so is the one after it where the piece is of spaces. Where it has
-// fewer behind it, the piece reaches at least to that many bytes before the end of the text.
+// fewer after it, the piece reaches at least to that many bytes before the end of the text.
 inline constexpr std::size_t kPieceLookahead = 8;
 
 // Bytes of the character at `at` (< text.size()).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block hashes of shards: making them, and the file beside the shards that holds them.
+// Block hashes of shards: making them, and the file next to the shards that holds them.
 #include "lab/text/shard_checksums.h"
 
 #include <algorithm>

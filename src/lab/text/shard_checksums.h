@@ -14,7 +14,7 @@
 
 namespace rode::lab {
 
-// Small beside what a disk reads at a time anyway, large beside the 8 bytes of a hash.
+// Small compared with what a disk reads at a time, large compared with the 8 bytes of a hash.
 inline constexpr std::size_t kShardBlockBytes = std::size_t{64} << 10U;
 inline constexpr std::string_view kShardChecksums = "checksums.safetensors";
 
@@ -32,7 +32,7 @@ class BlockHasher {
   BlockHashes hashes_;
 };
 
-// <folder>/checksums.safetensors: by the name of a shard. Nothing where there is no such file; one
+// <folder>/checksums.safetensors: by the name of a shard. Nothing if there is no such file; one
 // that is damaged is refused.
 std::optional<std::map<std::string, BlockHashes>> read_shard_checksums(
     const std::filesystem::path& folder);

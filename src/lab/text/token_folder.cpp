@@ -123,16 +123,16 @@ TokenFolder::TokenFolder(const fs::path& folder, const std::string& split)
   }
   note_ = fmt::format(
       "folder '{}': the shards of '{}' have no checksums; damage to them would not be noticed; "
-      "those that 'rode data tokens' makes have them",
+      "shards that 'rode data tokens' makes have checksums",
       printable(folder.string()), split);
   if (!info_) return;  // shards from elsewhere have no tokens.json
   const auto recorded = info_->splits.find(split);
   const auto shards = static_cast<std::int64_t>(shards_.size());
   if (recorded == info_->splits.end()) {
-    throw folder_error(folder, fmt::format("{} shards of '{}' are there but {} does not record the "
-                                           "split: writing it was interrupted; make it again with "
-                                           "'rode data tokens --overwrite'",
-                                           shards, split, kTokenInfo));
+    throw folder_error(
+        folder, fmt::format("{} shards of '{}' exist, but {} does not record the split: writing it "
+                            "was interrupted; make it again with 'rode data tokens --overwrite'",
+                            shards, split, kTokenInfo));
   }
   const SplitInfo& expected = recorded->second;
   if (expected.shards != shards || expected.tokens != static_cast<std::int64_t>(tokens_)) {
@@ -164,10 +164,10 @@ void TokenFolder::require_vocab(std::int64_t model_vocab_size) const {
   if (!info_ || info_->vocab_size <= model_vocab_size) return;
   throw folder_error(
       folder_,
-      fmt::format("its tokens are of '{}' with {} entries, the model's vocabulary has {}; "
-                  "expected a model at least as large; set vocab_size = {} or tokenise "
-                  "the text for this model",
-                  info_->tokenizer, info_->vocab_size, model_vocab_size, info_->vocab_size));
+      fmt::format(
+          "its tokens come from '{}' with {} entries, but the model's vocabulary has {}; expected "
+          "a model at least as large; set vocab_size = {} or tokenise the text for this model",
+          info_->tokenizer, info_->vocab_size, model_vocab_size, info_->vocab_size));
 }
 
 }  // namespace rode::lab

@@ -38,7 +38,7 @@ std::optional<TokenInfo> read_token_info(const std::filesystem::path& folder);
 void write_token_info(const std::filesystem::path& folder, const TokenInfo& info);
 
 // "train", "valid" or "test" by the words of a shard's name (fineweb_val_000000.bin: valid);
-// empty where there is no such word.
+// empty if there is none.
 std::string split_of(const std::filesystem::path& file);
 
 // The *.bin files of a split, in the order of their names.
@@ -55,7 +55,7 @@ class TokenFolder {
   const std::vector<TokenShard>& shards() const { return shards_; }
   const std::optional<TokenInfo>& info() const { return info_; }
   std::uint64_t tokens() const { return tokens_; }
-  // One line for who reads shards of which no checksum is known; else empty.
+  // A note for shards without checksums; else empty.
   const std::string& note() const { return note_; }
 
   // Throws where tokens.json names a vocabulary that a model of this size cannot embed.
@@ -71,7 +71,7 @@ class TokenFolder {
   std::string note_;
 };
 
-// Cuts a run of tokens into shards named <split>_000000.bin, ..., in a folder of its own beside
+// Cuts a run of tokens into shards named <split>_000000.bin, ..., in a separate folder next to
 // their place, without keeping them in memory. finish() moves them there and records the split in
 // tokens.json. Destroyed before that, it leaves the folder as it was; killed inside finish(), the
 // split is not recorded, and readers refuse it.

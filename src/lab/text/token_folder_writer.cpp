@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing a split: shards beside their place as they fill, moved there when all are complete.
+// Writing a split: shards in a temporary folder as they fill, moved there when all are complete.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -87,8 +87,7 @@ void TokenShard::protect(BlockHashes hashes) {
   if (hashes.size() != blocks) {
     throw file_error(
         kTokenShard, path_.string(),
-        fmt::format("has {} blocks of {} bytes; expected {}, of which '{}' has the "
-                    "checksums; {}",
+        fmt::format("has {} blocks of {} bytes; expected {}, the number of checksums in '{}'; {}",
                     blocks, kShardBlockBytes, hashes.size(), kShardChecksums, kShardRemedy));
   }
   hashes_ = std::move(hashes);

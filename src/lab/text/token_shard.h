@@ -30,7 +30,7 @@ inline constexpr ShardLayout kNarrowShard{20240520, 1, sizeof(std::uint16_t)};
 inline constexpr ShardLayout kWideShard{20240801, 7, sizeof(std::uint32_t)};
 inline constexpr std::size_t kShardHeaderBytes = 256 * sizeof(std::int32_t);
 inline constexpr std::size_t kMaxShardTokens = 0x7FFFFFFF;  // the header's count is an int32
-inline constexpr std::int64_t kNarrowVocabSize = 65536;     // what a uint16 can tell apart
+inline constexpr std::int64_t kNarrowVocabSize = 65536;     // what a uint16 can distinguish
 inline constexpr std::int64_t kMaxVocabSize = std::int64_t{1} << 31U;
 
 // The one that a vocabulary needs.

@@ -27,7 +27,7 @@ class Tokenizer {
   virtual Token end_of_text() const = 0;
   // Appends the tokens of the beginning of `text`, as far as they do not depend on what may follow
   // it, and returns the number of bytes that they stand for; of the whole text where it is the
-  // `last` part. The rest is to be given again, with more behind it. Text that spells a special
+  // `last` part. The rest is to be given again, with more after it. Text that spells a special
   // token is text.
   virtual std::size_t encode_part(std::string_view text, bool last, std::vector<Token>& tokens) = 0;
   // Appends.
@@ -35,7 +35,7 @@ class Tokenizer {
     encode_part(text, true, tokens);
   }
   virtual std::string decode(std::span<const Token> tokens) const = 0;
-  // What a user should know about the vocabulary, one line each.
+  // Messages for the user about the vocabulary, one line each.
   virtual std::vector<std::string> notes() const { return {}; }
 };
 

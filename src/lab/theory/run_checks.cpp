@@ -57,11 +57,10 @@ RodeOptions options_of(const Json& run, const std::string& where) {
   }
   const Method method = Method::by_name(name, settings);
   if (const auto* options = method.get_if<RodeOptions>()) return *options;
-  throw Error(
-      ErrorKind::invalid_argument, kOperation,
-      fmt::format("the run in '{}' is of '{}'; expected one of RODE, whose radii and angles "
-                  "are logged; name the folder of such a run",
-                  where, name));
+  throw Error(ErrorKind::invalid_argument, kOperation,
+              fmt::format("the run in '{}' used '{}'; expected a run with RODE, which logs radii "
+                          "and angles; give the folder of such a run",
+                          where, name));
 }
 
 // What the log says of all matrices together.

@@ -119,7 +119,8 @@ Parts parts_of(const Trace& trace, std::size_t t) {
 
 Values iterate_of(const Values& weight, const Values& gradient, Extent extent,
                   RodeOptions options) {
-  constexpr double kAngle = 0.2;  // large beside the rounding of weights, small beside pi/4
+  constexpr double kAngle =
+      0.2;  // large compared with the rounding of weights, small compared with pi/4
   std::vector<float> w(weight.begin(), weight.end());
   const std::vector<float> g(gradient.begin(), gradient.end());
   const Values before(w.begin(), w.end());

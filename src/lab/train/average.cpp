@@ -50,7 +50,7 @@ void WeightAverage::add(Model& model) {
 WeightAverage::Use::Use(const WeightAverage& average, Model& model) {
   const ::torch::NoGradGuard no_grad;
   const auto tensors = averaged_tensors(model);
-  // All copies first: one that does not fit in memory must not leave averages behind.
+  // All copies first: one that does not fit in memory must not leave some averages set.
   for (const auto& [name, tensor] : tensors) own_.emplace_back(tensor, tensor.detach().clone());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].second.copy_(average.means_[i].second);

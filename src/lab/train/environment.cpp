@@ -16,7 +16,7 @@
 namespace rode::lab {
 namespace {
 
-// The value behind "key   : value" in a file of such lines; empty where there is none.
+// The value of "key   : value" in a file of such lines; empty where there is none.
 std::string value_in(const std::filesystem::path& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hooks behind autograd's accumulation, and buffers that go when they are full.
+// Hooks after autograd's accumulation, and buffers that are sent when they are full.
 #include "lab/train/gradient_buckets.h"
 
 #include <memory>
@@ -82,8 +82,8 @@ void GradientBuckets::put(std::size_t parameter, const at::Tensor& gradient) {
   const ::torch::NoGradGuard no_grad;
   if (there_[parameter]) {
     throw Error(ErrorKind::unsupported, "train",
-                "a gradient was accumulated twice in one backward pass; the model does so only "
-                "where it calls backward within backward: train it on one rank");
+                "a gradient was accumulated twice in one backward pass, as happens when a model "
+                "calls backward within backward; train it on one rank");
   }
   there_[parameter] = true;
   const at::Tensor own = slice(parameter);

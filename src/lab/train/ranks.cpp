@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the processes of a run tell each other besides gradients.
+// What the processes of a run send each other besides gradients.
 #include "lab/train/ranks.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace rode::lab {
 namespace {
 
-// As torchrun tells it; else all ranks are on one machine.
+// As torchrun sets it; else all ranks are on one machine.
 int local_rank(int rank) {
   const char* const text = std::getenv("LOCAL_RANK");
   if (text == nullptr || *text == '\0') return rank;
@@ -31,8 +31,8 @@ int local_rank(int rank) {
   return static_cast<int>(value);
 }
 
-// The device that the session will take; -1: none, and whether that is an error is said when all
-// ranks can hear it.
+// The device that the session will take; -1: none. If that is an error, it is reported once all
+// ranks can receive it.
 int device_of(const std::string& name, int local) {
   if (name == "cpu" || !at::globalContext().hasCUDA()) return -1;
   return local < c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() ? local : -1;
@@ -177,9 +177,10 @@ RunRanks agreed_ranks(RunRanks ranks, const TrainOptions& options, const Json& r
     const std::string differs = run_difference(first, Json::parse(told[rank]));
     if (differs.empty()) continue;
     throw Error(ErrorKind::process_group, "train",
-                "rank " + std::to_string(rank) + " was started otherwise than rank 0: " + differs +
+                "rank " + std::to_string(rank) +
+                    " was started with different options from rank 0: " + differs +
                     " (there: rank 0, here: rank " + std::to_string(rank) +
-                    "); start all ranks with the same words and the same data");
+                    "); start all ranks with the same options and the same data");
   }
   return ranks;
 }

@@ -36,9 +36,9 @@ class RunRanks {
 
   std::vector<double> sum(const std::vector<double>& values) const;
   bool any(bool own) const;
-  // What every rank tells, in the order of the ranks.
+  // What every rank sends, in the order of the ranks.
   std::vector<std::string> tell(const std::string& text) const;
-  // What rank 0 tells.
+  // What rank 0 sends.
   std::string from_leader(const std::string& text) const { return tell(leads() ? text : "")[0]; }
   // Everywhere as on rank 0.
   void broadcast(const std::vector<at::Tensor>& tensors) const;
@@ -47,7 +47,7 @@ class RunRanks {
   // order of `names`, on rank 0 alone.
   void join(std::vector<StepDiagnostics>& steps, const std::vector<std::string>& names) const;
 
-  // Runs `work`; where it fails, the other ranks are told why, so that none waits for this one.
+  // Runs `work`; if it fails, the others receive the reason, so that none waits for this rank.
   template <class Work>
   auto telling(Work&& work) const {
     try {

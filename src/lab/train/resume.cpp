@@ -25,7 +25,7 @@ void check_place(const TrainState& state, std::int64_t step, const ResumeFrom& f
   }
   if (state.data.seed != from.data.seed || state.data.size != from.data.size) {
     throw refuse("its position belongs to " + text(state.data.size) + " samples with seed " +
-                 text(state.data.seed) + ", the present data to " + text(from.data.size) +
+                 text(state.data.seed) + ", the current data to " + text(from.data.size) +
                  " samples with seed " + text(from.data.seed) +
                  "; resume with the same data, sequence length and seed");
   }
@@ -64,10 +64,10 @@ std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from
       if (step + 1 == steps.rend()) {
         throw Error(error.kind(), "resume",
                     std::string(error.what()) +
-                        "; there is no earlier checkpoint; start the run again with --overwrite "
-                        "or in another --out where it cannot be restored");
+                        "; there is no earlier checkpoint; if the file cannot be restored, start "
+                        "the run again with --overwrite or another --out");
       }
-      note(std::string(error.what()) + "; the checkpoint before it is used");
+      note(std::string(error.what()) + "; using the checkpoint before it");
       unusable.push_back(*step);
     }
   }
@@ -79,7 +79,7 @@ std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from
       const auto aside = folder.set_aside(step);
       if (aside) note("the file that could not be used is now '" + aside->string() + "'");
     } catch (const Error& error) {
-      note(std::string(error.what()) + "; the file that could not be used stays under its name");
+      note(std::string(error.what()) + "; the file that could not be used keeps its name");
     }
   }
   return state;

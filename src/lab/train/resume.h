@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoint a run goes on from: the newest that is whole and belongs to it.
+// The checkpoint from which a run continues: the newest that is whole and belongs to it.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct ResumeFrom {
   std::uint64_t seed = 0;
 };
 
-// Loads the newest checkpoint that can be used into the session; nothing where there is none at
+// Loads the newest checkpoint that can be used into the session; nothing if there is none at
 // all. Files appear whole or not at all, so that an older one is needed only where a disk has
-// failed: that is told to `note`, whatever is wrong with the newer. Those are renamed once one is
-// loaded: as the newest they would make the good ones the first to be removed. Throws what is wrong
-// with the last one where none can be used, and has then changed no file.
+// failed: that is reported to `note`, whatever is wrong with the newer. Those are renamed once one
+// is loaded: as the newest they would make the good ones the first to be removed. Throws what is
+// wrong with the last one where none can be used, and has then changed no file.
 std::optional<TrainState> resume(const RunFolder& folder, const ResumeFrom& from, Session& session,
                                  const Note& note);
 

@@ -40,7 +40,7 @@ at::Tensor borrow(const std::vector<Value>& values, std::int64_t offset, at::Int
                        at::TensorOptions().dtype(type));
 }
 
-// From page-locked memory, so that the host goes on at once: a copy from anywhere else waits for
+// From page-locked memory, so that the host continues at once: a copy from anywhere else waits for
 // all that the GPU has still to do.
 at::Tensor sent(const at::Tensor& host, c10::Device device) {
   if (!device.is_cuda()) return host.to(device);
@@ -101,9 +101,9 @@ c10::Device choose_device(const std::string& name, int local_rank) {
   if (local_rank >= devices) {
     throw Error(ErrorKind::unsupported, "train",
                 "rank " + std::to_string(local_rank) +
-                    " of this machine has no CUDA device: it has " + std::to_string(devices) +
-                    ", and every rank needs its own; start at most " + std::to_string(devices) +
-                    " ranks here, or train with --device cpu");
+                    " of this machine has no CUDA device: the machine has " +
+                    std::to_string(devices) + ", and every rank needs its own; start at most " +
+                    std::to_string(devices) + " ranks here, or train with --device cpu");
   }
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
 }
@@ -174,7 +174,7 @@ Session::Part Session::forward(const Batch& batch, std::int64_t from, std::int64
       borrow(batch.pixels, from * 3 * side * side, {rows, 3, side, side}, at::kFloat), device_);
   if (task_.train.parameters == "bf16") images = images.to(at::kBFloat16);
   const at::Tensor labels = sent(borrow(batch.labels, from, {rows}, at::kLong), device_);
-  // The loss by hand: the same pass tells which images were right.
+  // The loss by hand: the same pass finds which images were right.
   const at::Tensor logits = model_->logits(images).to(at::kFloat);
   return {at::cross_entropy_loss(logits, labels), (logits.argmax(1) == labels).sum()};
 }

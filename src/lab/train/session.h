@@ -38,7 +38,7 @@ struct WeightNorms {
   std::vector<std::pair<std::string, double>> matrices;  // those of the matrix rule
 };
 
-// "auto", "cpu" or "cuda", of which each rank of a machine has its own; throws where there is none.
+// "auto", "cpu" or "cuda", each rank of a machine has its own; throws if there is none.
 c10::Device choose_device(const std::string& name, int local_rank = 0);
 
 // Seeds torch's generators, makes the model on the device and the optimizer over it. On several

@@ -147,15 +147,15 @@ void Trainer::Impl::take_step(double multiplier) {
   }
 }
 
-// Of every so many steps where that was asked for, and of the last before an evaluation: with the
-// step and not with the evaluation behind it, since a resumed run may begin between them.
+// Every log_interval steps if that is set, and in the last step before an evaluation: logged with
+// the step and not with the evaluation after it, since a resumed run may begin between them.
 bool Trainer::Impl::logs_matrices(std::int64_t step) const {
   return plan.evaluates_at(step + 1) ||
          (options.log_interval > 0 && step % options.log_interval == 0);
 }
 
 // What the engine has kept of the steps that were not waited for. None of them was refused: a run
-// does not go on behind one.
+// does not continue after one.
 void Trainer::Impl::read_history() {
   if (options.log_interval == 0 || read_interval == 1) return;
   std::vector<StepDiagnostics> kept = session.optimizer().take_history();
@@ -176,7 +176,7 @@ void Trainer::Impl::read_losses() {
 }
 
 // Reads what the device has of the steps since the last time, and writes their lines. Before every
-// evaluation and checkpoint: neither sees weights behind a loss that was not finite.
+// evaluation and checkpoint: neither sees weights after a loss that was not finite.
 void Trainer::Impl::settle() {
   if (waiting.empty()) return;
   read_losses();
@@ -263,7 +263,7 @@ Trainer::Trainer(const TrainOptions& options, TrainHooks hooks) {
   // Warnings from before there is a place for them.
   std::vector<std::string> early;
   WarningNotes notes([&](const std::string& text) { early.push_back(text); });
-  RunRanks ranks;  // outlives what fails: the others are told
+  RunRanks ranks;  // outlives what fails: reports it to the others
   ranks.telling([&] {
     with_torch_messages(notes, [&] {
       ranks = open_ranks(options);

@@ -16,7 +16,7 @@ namespace rode::lab {
 
 struct TrainHooks {
   std::function<void(const Progress&)> progress;
-  std::function<void(std::string_view)> note;  // what a user should hear once
+  std::function<void(std::string_view)> note;  // messages for the user, each once
   // What is slow on this machine, and Torch's warnings, each once; result.json has them too.
   std::function<void(std::string_view)> warning;
   // Asked between the parts of a batch and of an evaluation: drop what is not whole, save, return.

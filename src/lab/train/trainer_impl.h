@@ -78,7 +78,7 @@ struct Trainer::Impl {
   Session session;
   TrainState state;
   std::unique_ptr<RunLog> log;   // from run() on; null on ranks that do not lead
-  std::optional<Json> finished;  // result.json of a run that there is nothing left to do of
+  std::optional<Json> finished;  // result.json of a run that is already complete
   bool resumed = false;
   // The last checkpoint: its step, and that of the last evaluation in it. A run that was stopped
   // during an evaluation has saved the step without it.

@@ -30,12 +30,12 @@ bool Trainer::Impl::follow_leader() {
 }
 
 // What was not finite where a step failed, on any rank. A rank whose own part of a step was good
-// hears only that another's was not.
+// learns only that another's was not.
 std::optional<std::string> Trainer::Impl::divergence(const Error& error) const {
   const bool own = error.kind() == ErrorKind::non_finite;
   std::optional<std::string> found;
   if (own) found = error.what();
-  // Errors of the group itself: there is nobody to ask.
+  // Errors of the group itself: the other ranks cannot be asked.
   const bool of_step = std::string_view(error.what()).starts_with("[step]");
   if (ranks.alone() || (error.kind() == ErrorKind::process_group && !of_step)) return found;
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run tells of itself: progress, its result, its divergence.
+// What a run reports: progress, its result, its divergence.
 #include <string>
 
 #include "lab/train/trainer_impl.h"

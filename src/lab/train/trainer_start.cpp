@@ -45,8 +45,8 @@ Trainer::Impl::Impl(const TrainOptions& given, TrainHooks given_hooks, const Run
   }
   if (!ranks.alone() && !session.model().module().buffers().empty()) {
     note(
-        "batch normalisation takes the statistics of each rank's own rows; evaluations and "
-        "checkpoints have those of rank 0: the curve is not that of one process");
+        "batch normalisation uses the statistics of each rank's own rows, and evaluations and "
+        "checkpoints use those of rank 0: the curve differs from that of one process");
   }
   if (ranks.leads()) begin();
 }
@@ -90,12 +90,13 @@ void Trainer::Impl::begin_in_folder(const Json& run) {
     note("the finished run of " + std::to_string(*extended) + " steps is extended to " +
          std::to_string(plan.total) + ": from here on the schedule is that of " +
          std::to_string(plan.total) + " steps, whose multiplier is now " +
-         std::to_string(plan.multiplier(state.step)) + "; the last step before had " +
+         std::to_string(plan.multiplier(state.step)) +
+         "; at the last step of the finished run it was " +
          std::to_string(before.multiplier(*extended - 1)));
   }
   const Json was = folder.environment();
   if (was.contains("data") && was["data"] != digest_data(options.task, options.data_folder)) {
-    note("the data are not those that the run began with: their digests differ from run.json's");
+    note("the data have changed since the run began: their digests differ from those in run.json");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused kernels in a build without CUDA: nothing asks for them, and who does is told why.
+// The fused kernels in a build without CUDA: nothing calls them; a call is an error.
 #include "lab/models/fused/kernels.h"
 #include "rode/error.h"
 

@@ -72,7 +72,7 @@ class ProjectQkv : public ::torch::autograd::Function<ProjectQkv> {
                                std::int64_t heads, std::int64_t kv_heads) {
     const std::int64_t batch = x.size(0), length = x.size(1), width = weight.size(0);
     const std::int64_t all = heads + 2 * kv_heads, size = width / all;
-    // The outputs are parts of one tensor that is nobody's view: autograd shall not follow them.
+    // The outputs are parts of one tensor that is not an autograd view.
     const at::AutoDispatchBelowADInplaceOrView plain;
     const at::Tensor out = at::addmm(bias, rows_of(x), weight.t());
     rotary_forward({.data = data_of(out),

@@ -20,8 +20,8 @@ namespace rode::torch {
 struct ProcessGroupOptions {
   // Of each wait; unset: the group's own.
   std::optional<std::chrono::milliseconds> timeout = {};
-  // Where ranks whose call has failed leave word, so that the others can name those that have not.
-  // Null: errors tell what c10d does, and end after the timeout.
+  // Where ranks whose call has failed report it, so that the others can name those that have not.
+  // Null: errors have c10d's text, and come after the timeout.
   c10::intrusive_ptr<c10d::Store> store = {};
   // Of NCCL, which takes a GPU's tensors alone: where messages from the host's memory pass through.
   // Unset: the current device.

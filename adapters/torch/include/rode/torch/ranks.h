@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes of a group and what they tell each other, over LibTorch's c10d. No header of c10d
+// The processes of a group and what they send each other, over LibTorch's c10d. No header of c10d
 // here: rode/torch/process_group.h makes this from a group of c10d's.
 #pragma once
 
@@ -39,14 +39,14 @@ class Ranks {
   void finish();
   // Bytes of equal length from every rank, one row each: on the host, with NCCL on its device.
   at::Tensor gather(const at::Tensor& bytes);
-  // What every rank tells, in the order of the ranks.
+  // What every rank sends, in the order of the ranks.
   std::vector<std::string> tell(const std::string& text);
   // The same on rank 0 alone, for what is long; elsewhere nothing.
   std::vector<std::string> collect(const std::string& bytes);
   // Everywhere as on rank 0.
   void broadcast(const std::vector<at::Tensor>& tensors);
 
-  // Leaves word that this rank ends, and why: the errors of the others tell it, and those that wait
+  // Reports that this rank ends, and why: the errors of the others show it, and those that wait
   // for it end soon. No call of the others; without a store it does nothing. Does not throw.
   void leave(const std::string& why) noexcept;
 
@@ -62,7 +62,7 @@ using ProcessGroup = std::shared_ptr<Ranks>;
 
 // What carries the messages of a group, by torch's names.
 enum class GroupBackend {
-  automatic,  // nccl where every rank has a GPU of its own and was built with NCCL, else gloo
+  automatic,  // nccl if every rank has its own GPU and was built with NCCL, else gloo
   gloo,       // through the host's memory, over sockets
   nccl,       // from GPU to GPU
 };
