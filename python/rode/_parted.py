@@ -152,11 +152,7 @@ class Parted:
             forms += zip(own, _engine.form_parts(spec, inputs), strict=True)
         for index, (_, good_weight, *_) in forms:
             if not good_weight:
-                error = Error(
-                    f"[step] the weights or the momentum of '{self._names[index]}' hold NaN or "
-                    "Inf, or numbers that fp32 cannot go on from; nothing was changed on any rank; "
-                    "restore a checkpoint"
-                )
+                error = Error(f"[step] {_engine.bad_weights_text(self._names[index], True)}")
                 error.kind = "non-finite"
                 raise error
         self.started = set()

@@ -254,6 +254,9 @@ void define(nb::module_& m) {
         nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&>(&form_parts));
   m.def("write_parts", nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&,
                                          const std::vector<std::array<double, 4>>&>(&write_parts));
+  m.def("finite_gradient", &finite_gradient);
+  m.def("missing_gradient_text", &missing_gradient_text);
+  m.def("bad_weights_text", &bad_weights_text);
   m.def("convert_state", &convert_state);
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> out;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cfloat>
 #include <cmath>
 #include <memory>
 #include <string_view>
@@ -294,8 +293,7 @@ std::vector<PartWrite> write_parts(const ParameterGroup& group, std::span<const 
         // No element of W' is larger.
         const double bound =
             std::abs(c.w) * std::sqrt(y.ww) + std::abs(c.x * y.factor) * std::sqrt(y.yy);
-        out.push_back(
-            {bound <= static_cast<double>(FLT_MAX), c.w, c.x * y.factor, written.diagnostics});
+        out.push_back({bound <= rules::kWeightLimit, c.w, c.x * y.factor, written.diagnostics});
       });
   return out;
 }

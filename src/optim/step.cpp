@@ -9,6 +9,7 @@
 #include "optim/optimizer_impl.h"
 #include "optim/option_text.h"
 #include "rode/error.h"
+#include "rode/share.h"
 #include "rules/gate.h"
 
 namespace rode {
@@ -120,12 +121,7 @@ Error Optimizer::Impl::refusal(const Fetched& now) const {
   for (const Slot& slot : slots) {
     for (const JobBase* job : slot.jobs) {
       const std::string& name = slot.parameter.name;
-      if (!job->weight_finite) {
-        return error(
-            fmt::format("the weights or the momentum of '{}' hold NaN or Inf, or numbers that "
-                        "fp32 cannot go on from; nothing was changed; restore a checkpoint",
-                        name));
-      }
+      if (!job->weight_finite) return error(bad_weights_text(name, false));
       if (job->finite) continue;
       if (std::isfinite(job->sums.gg)) {
         return error(
