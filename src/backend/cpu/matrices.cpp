@@ -224,7 +224,8 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
       // A start has no direction to project from: U = W / inf = 0.
       const double rho = r.starts ? std::numeric_limits<double>::infinity() : r.rho;
       const Sphere sphere{&job.weight, job.geometry, rho};
-      result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial);
+      const bool summed = rules::sphere_plan(c, job.rows.avg_sq != nullptr).summed;
+      result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial, summed);
     }
   }
   WrittenIterate iterate{result.iterate};
@@ -281,7 +282,9 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::start_norm(c), target, reached), x,
                   job.geometry.numel());
-    result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);
+    const Sphere sphere{&job.weight, job.geometry, 1.0};
+    const bool summed = rules::sphere_plan(c, job.rows.avg_sq != nullptr).summed;
+    result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial, summed);
   }
   WrittenIterate iterate{result.iterate};
   rules::NormalizedRows rows;
@@ -289,9 +292,6 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
                           job.geometry, scratch.rows);
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
-  } else if (rules::constrained(c) && result.iterate != nullptr) {
-    const Sphere sphere{&job.weight, job.geometry, 1.0};
-    result.sums.t = inner_product(team, result.iterate, sphere, scratch.partial, &result.sums.xx);
   }
 
   const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;

@@ -206,10 +206,10 @@ void reproject(Team& team, float* x, const Sphere& sphere, double t, double fact
 }
 
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial) {
+                       double* partial, bool summed) {
   NsResult result{run_form(team, plan, sphere, workspace, partial), {}};
   // The last projection joins the write-back: only its two numbers are needed here.
-  if (sphere != nullptr) {
+  if (sphere != nullptr && summed) {
     result.sums.t = inner_product(team, result.iterate, *sphere, partial, &result.sums.xx);
   }
   return result;

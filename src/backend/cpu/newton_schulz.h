@@ -58,10 +58,10 @@ struct NsResult {
   rules::IterateSums sums;
 };
 
-// `sphere` may be null: no reprojection, and the sums stay 0 (Muon).
+// `sphere` may be null: no reprojection, and the sums stay 0; they do as well where not `summed`.
 // `partial` has room for 2 * slice_count(rows * cols) doubles.
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial);
+                       double* partial, bool summed = true);
 
 // <X,U> and ||X||^2 of an iterate without gaps; xx may be null.
 double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial, double* xx);
