@@ -37,6 +37,9 @@ struct MuonConstants {
   bool cautious = false;  // decay; only of matrices whose norm is free
 };
 
+// As RODE's of these names (rode_rule.h): every direction of Muon is conditioned.
+RODE_HOST_DEVICE inline bool turns(const MuonConstants&) { return true; }
+RODE_HOST_DEVICE inline bool iterates(const MuonConstants&) { return true; }
 RODE_HOST_DEVICE inline int iterations(const MuonConstants& c) { return c.ns_steps; }
 
 // eps makes a start shorter, nothing makes it longer.

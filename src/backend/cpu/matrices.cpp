@@ -243,8 +243,8 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
 
 NsPlan plan(const MuonJob& job, bool batched) {
   const rules::MuonConstants& c = *job.constants;
-  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, c.ns_steps, c.coefficients,
-                            c.ns_dtype, c.ns_form, batched, Reproject::final);
+  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, rules::iterations(c),
+                            c.coefficients, c.ns_dtype, c.ns_form, batched, Reproject::final);
 }
 
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
@@ -274,7 +274,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   }
   const rules::MuonConstants& c = *job.constants;
   const rules::MuonScalars r = rules::muon_scalars(c, job.products);
-  const double target = rules::start_target(c.coefficients, true);
+  const double target = rules::start_target(c.coefficients, rules::iterates(c));
   float* x = scratch.floats;
   const double reached = form(job, r, target, context.step, team, x, scratch.partial);
 

@@ -285,7 +285,7 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
     work[i].muown = rules::muown_row(c, context.multiplier, t, work[i].products, job.own, i);
     start += work[i].muown.start;
   }
-  const double target = rules::start_target(c.coefficients, true);
+  const double target = rules::start_target(c.coefficients, rules::iterates(c));
   const double divisor = rules::muown_divisor(c, start, target);
   for (std::int64_t i = 0; i < count; ++i) {
     work[i].form = rules::muown_row_form(c, work[i].muown, divisor);
@@ -294,7 +294,7 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
   float* x = direction ? scratch.floats : nullptr;
   const double reached = rows.form(x);
   const float* iterate =
-      rows.iterate(plan, direction, true, target, reached, rules::start_norm(c), x);
+      rows.iterate(plan, direction, rules::iterates(c), target, reached, rules::start_norm(c), x);
   for (std::int64_t i = 0; i < count; ++i) {
     const rules::RowSums sums = iterate == nullptr ? rules::RowSums{} : scratch.rows.sums[i];
     work[i].write = rules::muown_row_write(c, context.multiplier, job.scale, work[i].muown,

@@ -52,12 +52,12 @@ NsRequest request_newton_schulz(const JobList& jobs) {
   for (const MuonJob& job : jobs.muon) {
     const rules::MuonConstants& c = *job.constants;
     NsMatrix matrix;
-    matrix.steps = c.ns_steps;
+    matrix.steps = rules::iterations(c);
     matrix.coefficients = c.coefficients;
     matrix.dtype = c.ns_dtype;
     matrix.form = c.ns_form;
     matrix.sphere = rules::sphere_plan(c, job.rows.avg_sq != nullptr).given;
-    add(job.geometry, true, matrix);
+    add(job.geometry, rules::turns(c), matrix);
   }
   return request;
 }
