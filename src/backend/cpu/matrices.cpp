@@ -3,7 +3,6 @@
 // Newton-Schulz runs in cache, one pass writes the weights.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
@@ -221,9 +220,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
                   job.geometry.numel());
     result.iterate = x;
     if (iterates) {
-      // A start has no direction to project from: U = W / inf = 0.
-      const double rho = r.starts ? std::numeric_limits<double>::infinity() : r.rho;
-      const Sphere sphere{&job.weight, job.geometry, rho};
+      const Sphere sphere{&job.weight, job.geometry, rules::direction_norm(r)};
       const bool summed = rules::sphere_plan(c, job.rows.avg_sq != nullptr).summed;
       result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial, summed);
     }
