@@ -147,6 +147,11 @@ inline bool has_row_radius(const RodeJob& job) {
 inline bool has_row_radius(const MuonJob& job) { return job.constants->muown.on; }
 inline bool has_row_radius(const JobBase&) { return false; }
 
+// Whether the ||W||^2 that a step reports is the one that measuring has found; where not, the
+// update sums it.
+inline bool reports_measured_norm(const RodeJob&) { return true; }
+inline bool reports_measured_norm(const JobBase&) { return false; }
+
 // Rows, columns and stride of any job's weights.
 inline Geometry geometry_of(const RodeJob& job) { return job.geometry; }
 inline Geometry geometry_of(const MuonJob& job) { return job.geometry; }

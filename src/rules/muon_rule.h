@@ -119,6 +119,11 @@ RODE_HOST_DEVICE inline bool muon_held(const MuonConstants& c, double radius) {
   return constrained(c) && !(radius > 0);
 }
 
+// Its norm at construction, where that is kept: as stored, 0 elsewhere.
+inline double stored_radius(const float* radius) {
+  return radius != nullptr ? static_cast<double>(*radius) : 0;
+}
+
 // ww = ||W||^2, wo = <W,O>, oo = ||O||^2; radius: the norm at construction.
 RODE_HOST_DEVICE inline MatrixWrite muon_write(const MuonConstants& c, double multiplier,
                                                double scale, double ww, double wo, double oo,

@@ -246,7 +246,9 @@ void CpuBackend::measure() {
     if (!job.active) continue;
     job.products = sum;
     job.sums.gg = sum.gg;
-    if (std::holds_alternative<RodeJob*>(measured_[index])) job.sums.ww = sum.tt;
+    const bool measured =
+        std::visit([](auto* any) { return reports_measured_norm(*any); }, measured_[index]);
+    if (measured) job.sums.ww = sum.tt;
     const rules::Verdict verdict = rules::judge(sum, job.most_gg);
     job.finite = verdict.finite;
     job.weight_finite = verdict.weight_finite;

@@ -74,9 +74,10 @@ void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
 }
 
 // W' = w W + x X, or with factors W' = w W + F (x X + u W); without an iterate W' = w W. Sets the
-// job's dd, and with `measure` its ww. `partial` has room for 2 * slice_count(elements) doubles.
+// job's dd, and its ww unless that is `measured`. `partial` has room for 2 * slice_count(elements)
+// doubles.
 void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
-                const WrittenIterate& iterate, bool measure, std::int64_t step, double* partial) {
+                const WrittenIterate& iterate, bool measured, std::int64_t step, double* partial) {
   const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, step);
   const std::int64_t slices = slice_count(geometry.numel());
   double* squares = partial + slices;
@@ -98,15 +99,15 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
     ww += squares[slice];
   }
   job.sums.dd = dd;
-  if (measure) job.sums.ww = ww;
+  if (!measured) job.sums.ww = ww;
 }
 
 // The write of a step that is made in phases comes later: keeps what it needs.
 void hold(Team& team, const Geometry& geometry, const rules::MatrixWrite& write,
-          const WrittenIterate& iterate, bool measure, HeldWrite& held) {
+          const WrittenIterate& iterate, bool measured, HeldWrite& held) {
   held.write = write;
   held.writes = true;
-  held.measure = measure;
+  held.measured = measured;
   held.iterate = iterate.x != nullptr;
   held.scaled = held.iterate && iterate.factors != nullptr;
   held.columns = iterate.columns;
@@ -120,12 +121,14 @@ void hold(Team& team, const Geometry& geometry, const rules::MatrixWrite& write,
   std::copy_n(iterate.factors, rules::row_count(geometry, iterate.columns), held.factors);
 }
 
-void end_update(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
-                const WrittenIterate& iterate, bool measure, std::int64_t step, Scratch scratch) {
+template <class Job>
+void end_update(Team& team, Job& job, const rules::MatrixWrite& write,
+                const WrittenIterate& iterate, std::int64_t step, Scratch scratch) {
+  const bool measured = reports_measured_norm(job);
   if (scratch.held != nullptr) {
-    hold(team, geometry, write, iterate, measure, *scratch.held);
+    hold(team, job.geometry, write, iterate, measured, *scratch.held);
   } else {
-    write_back(team, job, geometry, write, iterate, measure, step, scratch.partial);
+    write_back(team, job, job.geometry, write, iterate, measured, step, scratch.partial);
   }
 }
 
@@ -235,7 +238,7 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   job.write = rules::write_back(c, context.multiplier, job.scale, r, known(result, iterate, rows));
   job.sums.dd = 0;
   if (!rules::writes_weights(true, r.held)) return;
-  end_update(team, job, job.geometry, job.write, iterate, false, context.step, scratch);
+  end_update(team, job, job.write, iterate, context.step, scratch);
 }
 
 NsPlan plan(const MuonJob& job, bool batched) {
@@ -291,11 +294,11 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
   }
 
-  const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
+  const double radius = rules::stored_radius(job.radius);
   job.held = rules::muon_held(c, radius);
   const rules::MatrixWrite write = rules::write_back(
       c, context.multiplier, job.scale, job.products.tt, radius, known(result, iterate, rows));
-  end_update(team, job, job.geometry, write, iterate, true, context.step, scratch);
+  end_update(team, job, write, iterate, context.step, scratch);
 }
 
 void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, Team& team,
@@ -303,7 +306,7 @@ void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, T
   if (!held.writes) return;
   const WrittenIterate iterate{held.iterate ? held.x : nullptr,
                                held.scaled ? held.factors : nullptr, held.columns};
-  write_back(team, job, geometry, held.write, iterate, held.measure, context.step, partial);
+  write_back(team, job, geometry, held.write, iterate, held.measured, context.step, partial);
 }
 
 }  // namespace rode::cpu

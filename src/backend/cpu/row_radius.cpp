@@ -111,8 +111,8 @@ struct RowStep {
     return std::sqrt(xx);
   }
 
-  // W'_i = w W_i + x X_i. Sets the job's dd and, for a rule that has not measured it, ww.
-  void write_weights_of(const float* x, bool measured) {
+  // W'_i = w W_i + x X_i. Sets the job's dd, and its ww unless that is measured.
+  void write_weights_of(const float* x) {
     const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, step);
     const std::int64_t slices = slice_count(geometry().numel());
     double *moves = scratch.partial, *squares = scratch.partial + slices;
@@ -140,7 +140,7 @@ struct RowStep {
       ww += squares[slice];
     }
     job.sums.dd = dd;
-    if (!measured) job.sums.ww = ww;
+    if (!reports_measured_norm(job)) job.sums.ww = ww;
   }
 
   // The iterate after Newton-Schulz, its rows summed; null where the start does not move.
@@ -269,7 +269,7 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
                                           work[i].next, sums, f, qq);
   }
   job.write = rules::rode_rows_written(c, context.multiplier, job.scale, whole, qq, count);
-  rows.write_weights_of(iterate, true);
+  rows.write_weights_of(iterate);
 }
 
 void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& scratch,
@@ -301,7 +301,7 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
                                            work[i].products.tt, sums, job.own, i);
   }
   job.held = false;
-  rows.write_weights_of(iterate, false);
+  rows.write_weights_of(iterate);
 }
 
 }  // namespace rode::cpu
