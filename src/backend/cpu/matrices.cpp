@@ -14,16 +14,6 @@
 namespace rode::cpu {
 namespace {
 
-// Multiplies a start of `count` elements that has not the norm it should have.
-void correct_start(Team& team, double correction, float* x, std::int64_t count) {
-  if (correction == 1) return;
-  const auto factor = static_cast<float>(correction);
-  team.run(slice_count(count), [&](std::int64_t slice) {
-    const std::int64_t begin = slice * kSlice;
-    scale(x + begin, factor, std::min(kSlice, count - begin));
-  });
-}
-
 // The iterate that is written: X without gaps, null where there is none, and the factors of its
 // rows, null where rows are not normalised.
 struct WrittenIterate {

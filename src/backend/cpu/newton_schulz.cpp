@@ -205,6 +205,15 @@ void reproject(Team& team, float* x, const Sphere& sphere, double t, double fact
   });
 }
 
+void correct_start(Team& team, double correction, float* x, std::int64_t count) {
+  if (correction == 1) return;
+  const auto factor = static_cast<float>(correction);
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    const std::int64_t begin = slice * kSlice;
+    scale(x + begin, factor, std::min(kSlice, count - begin));
+  });
+}
+
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
                        double* partial, bool summed) {
   NsResult result{run_form(team, plan, sphere, workspace, partial), {}};

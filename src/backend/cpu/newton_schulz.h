@@ -42,6 +42,9 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
                           Coefficients coefficients, NsDType dtype, NsForm form, bool symmetric,
                           Reproject reproject);
 
+// Multiplies a start of `count` elements, without gaps, by rules::start_correction.
+void correct_start(Team& team, double correction, float* x, std::int64_t count);
+
 // Floats that newton_schulz() needs at `workspace`, the start X_0 included (it comes first,
 // rows x cols without gaps, and is overwritten).
 std::size_t ns_workspace_floats(const NsPlan& plan);

@@ -147,15 +147,7 @@ struct RowStep {
   float* iterate(const NsPlan& plan, bool direction, bool iterates, double target, double reached,
                  rules::StartNorm wanted, float* x) {
     if (!rules::start_moves(direction, reached)) return nullptr;
-    const double correction = rules::start_correction(wanted, target, reached);
-    if (correction != 1) {
-      const auto factor = static_cast<float>(correction);
-      const std::int64_t count = geometry().numel();
-      team.run(slice_count(count), [&](std::int64_t slice) {
-        const std::int64_t begin = slice * kSlice;
-        scale(x + begin, factor, std::min(kSlice, count - begin));
-      });
-    }
+    correct_start(team, rules::start_correction(wanted, target, reached), x, geometry().numel());
     float* last =
         iterates ? newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial).iterate : x;
     sum_iterate(team, last, job.weight, geometry(), columns(), true, scratch.rows.sums);
@@ -258,7 +250,7 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
                                       rules::start_norm(c), x);
   job.write = {};
   job.sums.dd = 0;
-  if (whole.held) return;
+  if (!rules::writes_weights(true, whole.held)) return;
   const bool normalizes = job.rows.avg_sq != nullptr && iterate != nullptr;
   if (normalizes) normalize(job, count, scratch.rows);
   double qq = 0;
