@@ -250,11 +250,11 @@ std::vector<PartedMatrix> parted_matrices(const ParameterGroup& group, Device de
     std::visit(
         [&]<class Job>(const Job& job) {
           if constexpr (!std::is_same_v<Job, std::monostate>) {
-            const NsDType kind = job->constants->ns_dtype;
-            const bool half =
-                kind == NsDType::bf16 || (kind == NsDType::automatic && device == Device::cuda);
             const Geometry& g = job->geometry;
-            if (!takes_parts(*job) || !half || !rules::half_pays(std::min(g.rows, g.cols))) return;
+            const NsDType products =
+                rules::products_dtype(job->constants->ns_dtype, device == Device::cuda,
+                                      rules::iterations(*job->constants), std::min(g.rows, g.cols));
+            if (!takes_parts(*job) || products != NsDType::bf16) return;
             PartedMatrix& matrix = out.emplace_back();
             matrix.parameter = p.name;
             matrix.rows = g.rows;

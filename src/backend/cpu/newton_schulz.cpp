@@ -151,8 +151,7 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  const bool rounds = dtype == NsDType::bf16 || dtype == NsDType::fp8;
-  plan.dtype = rounds && steps > 0 && rules::half_pays(plan.short_side()) ? dtype : NsDType::fp32;
+  plan.dtype = rules::products_dtype(dtype, false, steps, plan.short_side());
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;
