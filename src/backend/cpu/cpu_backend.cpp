@@ -24,8 +24,8 @@ int thread_count(int asked) {
 }
 
 double newton_schulz_cost(const NsPlan& plan) {
-  const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
-  return plan.steps * rules::symmetric_iteration_flops(m, n) + 20 * m * n;
+  const double passes = 20 * static_cast<double>(plan.rows * plan.cols);
+  return rules::newton_schulz_flops(plan.rows, plan.cols, plan.steps).symmetric + passes;
 }
 
 JobBase& base(const MatrixTask& task) {
