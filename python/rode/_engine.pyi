@@ -84,8 +84,8 @@ def plan_shards(
 PartedRow: TypeAlias = tuple[str, int, int, bool, str, list[tuple[str, str]], bool]
 # tt, bt, gt, bb, bg, gg; scalar state
 PartInput: TypeAlias = tuple[Sequence[float], dict[str, float]]
-# good gradient, good weights, direction; coefficients of B' and of X_0; scalar state afterwards
-PartForm: TypeAlias = tuple[bool, bool, bool, list[float], list[float], dict[str, float]]
+# good weights, direction; coefficients of B' and of X_0; scalar state afterwards
+PartForm: TypeAlias = tuple[bool, bool, list[float], list[float], dict[str, float]]
 # finite; W' = w W + y Y; diagnostics
 PartWrite: TypeAlias = tuple[bool, float, float, list[float]]
 

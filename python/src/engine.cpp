@@ -155,8 +155,7 @@ std::vector<PartFormRow> form_parts(const GroupSpec& spec,
                                     const std::vector<PartInputRow>& inputs) {
   std::vector<PartFormRow> rows;
   for (const PartForm& f : rode::form_parts(read_group(spec), read_inputs(inputs))) {
-    rows.emplace_back(f.good, f.good_weight, f.direction,
-                      std::array{f.buffer_b, f.buffer_g, f.buffer_t},
+    rows.emplace_back(f.good_weight, f.direction, std::array{f.buffer_b, f.buffer_g, f.buffer_t},
                       std::array{f.start_b, f.start_g, f.start_t}, f.scalars);
   }
   return rows;

@@ -64,8 +64,8 @@ using PartedRow =
     std::tuple<std::string, std::int64_t, std::int64_t, bool, std::string, Settings, bool>;
 // tt, bt, gt, bb, bg, gg; scalar state: rode::PartInput
 using PartInputRow = std::tuple<std::array<double, 6>, std::map<std::string, double>>;
-// good, good_weight, direction, buffer (b, g, t), start (b, g, t), scalar state: rode::PartForm
-using PartFormRow = std::tuple<bool, bool, bool, std::array<double, 3>, std::array<double, 3>,
+// good_weight, direction, buffer (b, g, t), start (b, g, t), scalar state: rode::PartForm
+using PartFormRow = std::tuple<bool, bool, std::array<double, 3>, std::array<double, 3>,
                                std::map<std::string, double>>;
 // finite, w, y; rho, rho_next, s, q, theta, gamma, m_norm: rode::PartWrite
 using PartWriteRow = std::tuple<bool, double, double, std::array<double, 7>>;

@@ -272,10 +272,8 @@ std::vector<PartForm> form_parts(const ParameterGroup& group, std::span<const Pa
   for_matrices(group, inputs,
                [&](std::size_t at, const Parameter&, const auto& job, const ScalarSlots& state) {
                  const rules::MatrixProducts sums = as_products(inputs[at].sums);
-                 const rules::Verdict verdict = rules::judge(sums, job.most_gg);
                  PartForm& formed = out.emplace_back(form(job, sums));
-                 formed.good = verdict.finite;
-                 formed.good_weight = verdict.weight_finite;
+                 formed.good_weight = rules::judge(sums, job.most_gg).weight_finite;
                  formed.scalars = state.values();
                });
   return out;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
-#include "optim/option_text.h"
 #include "rode/error.h"
 
 namespace rode {

@@ -10,7 +10,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
 #include "backend/cpu/rows.h"
-#include "backend/cpu/versions.h"
 #include "rules/matrix_step.h"
 #include "rules/rounding.h"
 #include "rules/row_radius_rule.h"

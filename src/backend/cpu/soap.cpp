@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SOAP's operations on one tensor; backend/host/soap_step.h has their order.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "backend/cpu/cpu_backend.h"
