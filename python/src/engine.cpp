@@ -175,6 +175,29 @@ std::vector<PartWriteRow> write_parts(const GroupSpec& spec,
   return rows;
 }
 
+// A walk instead of lookups: the hash of a tensor is a call into Python.
+bool holds(const nb::dict& dict, const nb::list& items) {
+  const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
+  Py_ssize_t at = 0, position = 0;
+  PyObject *key = nullptr, *value = nullptr;
+  while (at < count && PyDict_Next(dict.ptr(), &position, &key, &value) != 0) {
+    PyObject* item = PyList_GET_ITEM(items.ptr(), at);
+    if (key != PyTuple_GET_ITEM(item, 0)) continue;
+    if (value != PyTuple_GET_ITEM(item, 1)) return false;
+    ++at;
+  }
+  return at == count;
+}
+
+bool same(const nb::list& entries) {
+  for (const nb::handle entry : entries) {
+    PyObject* row = entry.ptr();
+    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1));
+    if (found != PyTuple_GET_ITEM(row, 2)) return false;
+  }
+  return true;
+}
+
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,
                std::string_view on_non_finite, bool share, const std::vector<GroupSpec>& groups,
                const nb::object& exchange, const nb::object& float32, const nb::object& bfloat16,

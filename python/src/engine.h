@@ -30,6 +30,12 @@ using CouplingSpec = std::tuple<std::optional<double>, bool>;
 using GroupSpec =
     std::tuple<std::string, Settings, std::string, CouplingSpec, std::vector<ParameterSpec>>;
 
+// Whether a dict still holds these items, (key, object) each, in their order and with any others
+// between.
+bool holds(const nanobind::dict& dict, const nanobind::list& items);
+// Whether every dict still holds the object under the key: (dict, key, object) each.
+bool same(const nanobind::list& entries);
+
 // The route of a group, by name; `rule`: "auto", "matrix" or "rest".
 std::string_view group_route(std::string_view optimizer, std::string_view rule,
                              std::string_view route);
