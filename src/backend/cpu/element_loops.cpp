@@ -48,12 +48,12 @@ template <class Rule, std::size_t... I>
 // A page of memory ends every 1024 elements, and there the processor's own prefetching ends too. A
 // core that asks for the lines itself, 2.3 KB ahead, spends a tenth less time on arrays beyond its
 // caches; a tile at once would be more requests than it can hold.
-constexpr std::int64_t kChunk = 64, kAhead = 576;
+constexpr std::int64_t kRun = 64, kAhead = 576;
 
 template <std::size_t... I>
 [[gnu::always_inline]] inline void ask_for(const float* w, const float* g, float* const* moments,
                                            std::int64_t at, std::index_sequence<I...>) {
-  for (std::int64_t i = at; i < at + kChunk; i += kLine) {
+  for (std::int64_t i = at; i < at + kRun; i += kLine) {
     __builtin_prefetch(w + i, 1);
     __builtin_prefetch(g + i);
     (__builtin_prefetch(moments[I] + i, 1), ...);
@@ -62,23 +62,23 @@ template <std::size_t... I>
 
 // Steps `count` elements, and keeps the weights that were.
 template <class Rule, std::size_t... I>
-[[gnu::always_inline]] inline void move_chunk(const typename Rule::Coefficients& k, float* w,
-                                              const float* g, float* const* arrays, float* before,
-                                              std::int64_t count, float& ww, float& dd,
-                                              std::index_sequence<I...> all) {
-  float chunk_ww = 0, chunk_dd = 0;
-#pragma omp simd reduction(+ : chunk_ww, chunk_dd)
+[[gnu::always_inline]] inline void move_run(const typename Rule::Coefficients& k, float* w,
+                                            const float* g, float* const* arrays, float* before,
+                                            std::int64_t count, float& ww, float& dd,
+                                            std::index_sequence<I...> all) {
+  float run_ww = 0, run_dd = 0;
+#pragma omp simd reduction(+ : run_ww, run_dd)
   for (std::int64_t i = 0; i < count; ++i) {
     const float old = w[i];
     const float fresh = step_element<Rule>(k, old, g[i], arrays, i, all);
     const float d = fresh - old;
     before[i] = old;
     w[i] = fresh;
-    chunk_ww += old * old;
-    chunk_dd += d * d;
+    run_ww += old * old;
+    run_dd += d * d;
   }
-  ww += chunk_ww;
-  dd += chunk_dd;
+  ww += run_ww;
+  dd += run_dd;
 }
 
 // Every array is passed over once, and what a step reports of its move is summed on the way. The
@@ -93,15 +93,15 @@ template <class Rule, std::size_t... I>
   for (std::int64_t begin = 0; begin < n; begin += kTile) {
     const std::int64_t end = std::min(begin + kTile, n);
     float ww = 0, dd = 0;
-    for (std::int64_t at = begin; at < end; at += kChunk) {
-      if (at + kAhead + kChunk <= n) ask_for(w, g, moments, at + kAhead, all);
+    for (std::int64_t at = begin; at < end; at += kRun) {
+      if (at + kAhead + kRun <= n) ask_for(w, g, moments, at + kAhead, all);
       float* const arrays[] = {moments[I] + at...};
       float* const kept = before + (at - begin);
-      // A count that the compiler knows, except in the last.
-      if (at + kChunk <= end) {
-        move_chunk<Rule>(k, w + at, g + at, arrays, kept, kChunk, ww, dd, all);
+      // A count that the compiler knows, in every run except the last.
+      if (at + kRun <= end) {
+        move_run<Rule>(k, w + at, g + at, arrays, kept, kRun, ww, dd, all);
       } else {
-        move_chunk<Rule>(k, w + at, g + at, arrays, kept, end - at, ww, dd, all);
+        move_run<Rule>(k, w + at, g + at, arrays, kept, end - at, ww, dd, all);
       }
     }
     moved += fp32_holds(ww) && fp32_holds(dd)
