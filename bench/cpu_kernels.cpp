@@ -41,7 +41,7 @@ void adamw_pass(benchmark::State& state) {
   const auto g = gaussian(kElements, 4);
   for (float& x : v) x *= x;
   float* const moments[] = {m.data(), v.data()};
-  const auto c = rules::AdamW::coefficients({1e-3, 1e-2, 0.9, 0.95, 1e-8}, 1, 10);
+  const auto c = rules::AdamW::coefficients({1e-3, 1e-2, 0.9, 0.95, 1e-8, 1}, 1, 10);
   for (auto _ : state) {
     run_elements(c, w.data(), g.data(), moments, w.data(), static_cast<std::int64_t>(kElements));
     benchmark::ClobberMemory();
@@ -68,9 +68,9 @@ void newton_schulz_form(benchmark::State& state, NsForm form, NsDType dtype) {
     const NsResult result = newton_schulz(alone, plan, nullptr, workspace.data(), partial.data());
     benchmark::DoNotOptimize(result.iterate);
   }
-  const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
-  state.counters["FLOP/s"] = benchmark::Counter(5 * rules::symmetric_iteration_flops(m, n),
-                                                benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["FLOP/s"] =
+      benchmark::Counter(rules::newton_schulz_flops(rows, cols, plan.steps).symmetric,
+                         benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void shapes(benchmark::internal::Benchmark* b) {

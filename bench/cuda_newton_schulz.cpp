@@ -202,10 +202,9 @@ void time_model(const std::string& name, NsDType dtype, bool sphere, Reproject r
   double full = 0, symmetric = 0;
   for (const int i : members) {
     const NsMatrix& matrix = matrices[static_cast<std::size_t>(i)];
-    const auto n = static_cast<double>(std::min(matrix.rows, matrix.cols));
-    const auto m = static_cast<double>(std::max(matrix.rows, matrix.cols));
-    full += matrix.steps * rules::full_iteration_flops(m, n);
-    symmetric += matrix.steps * rules::symmetric_iteration_flops(m, n);
+    const auto flops = rules::newton_schulz_flops(matrix.rows, matrix.cols, matrix.steps);
+    full += flops.full;
+    symmetric += flops.symmetric;
   }
   const double whole = median(wholes);
   std::printf(

@@ -58,14 +58,14 @@ struct PartInput {
 // B' = buffer_b B + buffer_g g + buffer_t T;  X_0 = start_b B' + start_g g + start_t T, of norm 1,
 // or less where Muon's eps says so.
 struct PartForm {
-  bool good = true;         // the gradient is finite and within what the rule can keep
-  bool good_weight = true;  // weights and momentum are
+  bool good_weight = true;  // weights and momentum are finite and within what the rule can keep
   bool direction = false;   // there is a start; else W' = w W
   double buffer_b = 0, buffer_g = 0, buffer_t = 0;
   double start_b = 0, start_g = 0, start_t = 0;
   PartScalars scalars;  // after the step
 };
-// One for each parameter of the group, all of which are matrices that can be stepped so.
+// One for each parameter of the group, all of which are matrices that can be stepped so. The
+// caller has judged the gradients (finite_gradient of rode/share.h).
 std::vector<PartForm> form_parts(const ParameterGroup& group, std::span<const PartInput> inputs);
 
 // X = factor Y; yw = <Y,W>, over all parts.

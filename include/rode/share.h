@@ -5,6 +5,7 @@
 //   plan_share     the plan of shard_plan.h over parameter groups, in elements
 //   ShareFacts     what each sends the others when its optimizer is made
 //   StepReport     what each tells them before a step: one sum of numbers
+//   finite_gradient and the texts behind it: of adapters that judge sums themselves
 #pragma once
 
 #include <cstdint>
@@ -83,6 +84,14 @@ struct StepReport {
   // To be summed over the ranks, number by number.
   std::vector<double> numbers(int rank, int ranks) const;
 };
+
+// Whether a gradient is finite and within what the rule can keep: the gate's own judgement.
+bool finite_gradient(double gg, double most_gg);
+
+// Of refusals, without the operation. `parts`: of a parameter that lies in parts with several
+// ranks.
+std::string missing_gradient_text(std::string_view parameter, double present, double absent);
+std::string bad_weights_text(std::string_view parameter, bool parts);
 
 // Judges the sums; every rank comes to the same end. Returns the parameters that are left out,
 // where bad gradients are skipped and not refused; throws where the step is refused. `names`: of

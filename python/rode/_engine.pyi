@@ -68,6 +68,11 @@ def convert_state(
 # parameter, element-wise, largest squared norm, matrices of a batch (0: none)
 def planned_gradients(group: GroupSpec, /) -> list[tuple[str, bool, float, int]]: ...
 
+# Judgement of a squared norm, and texts of refusals: rode/share.h
+def finite_gradient(gg: float, most_gg: float, /) -> bool: ...
+def missing_gradient_text(parameter: str, present: float, absent: float, /) -> str: ...
+def bad_weights_text(parameter: str, parts: bool, /) -> str: ...
+
 # name, bytes, bytes of a part that may have its own owner (0: none may), cost, bytes of state
 ItemRow: TypeAlias = tuple[str, int, int, float, int]
 
@@ -81,8 +86,8 @@ def plan_shards(
 PartedRow: TypeAlias = tuple[str, int, int, bool, str, list[tuple[str, str]], bool]
 # tt, bt, gt, bb, bg, gg; scalar state
 PartInput: TypeAlias = tuple[Sequence[float], dict[str, float]]
-# good gradient, good weights, direction; coefficients of B' and of X_0; scalar state afterwards
-PartForm: TypeAlias = tuple[bool, bool, bool, list[float], list[float], dict[str, float]]
+# good weights, direction; coefficients of B' and of X_0; scalar state afterwards
+PartForm: TypeAlias = tuple[bool, bool, list[float], list[float], dict[str, float]]
 # finite; W' = w W + y Y; diagnostics
 PartWrite: TypeAlias = tuple[bool, float, float, list[float]]
 

@@ -150,17 +150,13 @@ class Parted:
             inputs = [(by_index[i], scalars_now[i]) for i in own]
             self._formed.append((spec, own, inputs))
             forms += zip(own, _engine.form_parts(spec, inputs), strict=True)
-        for index, (_, good_weight, *_) in forms:
+        for index, (good_weight, *_) in forms:
             if not good_weight:
-                error = Error(
-                    f"[step] the weights or the momentum of '{self._names[index]}' hold NaN or "
-                    "Inf, or numbers that fp32 cannot go on from; nothing was changed on any rank; "
-                    "restore a checkpoint"
-                )
+                error = Error(f"[step] {_engine.bad_weights_text(self._names[index], True)}")
                 error.kind = "non-finite"
                 raise error
         self.started = set()
-        for index, (_, _, direction, buffer, start, scalars) in forms:
+        for index, (_, direction, buffer, start, scalars) in forms:
             matrix = self.matrices[index]
             third, held = self._third_and_buffer(matrix)
             # A rank without elements may have no gradient.

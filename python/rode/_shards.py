@@ -277,7 +277,7 @@ class Agreement:
                     text, kind = trouble, "missing gradient"
                 if row[_PRESENT] or row[_MOVED]:
                     self.active.add(index)
-                if skip and not squares <= self._limits[index]:
+                if skip and not _engine.finite_gradient(squares, self._limits[index]):
                     found.pop(index, None)
                     self.active.discard(index)
                 elif text is None:
@@ -358,14 +358,11 @@ class Agreement:
         given = row[_PRESENT] + row[_MOVED]
         missing = row[_ABSENT] + (row[_NOT_NEEDED] if row[_MOVED] else 0)
         if given and missing:
-            return (
-                f"gradient of '{name}' is present on {given:.0f} ranks and absent on {missing:.0f}; "
-                "nothing was changed; a step needs it on all ranks or on none"
-            )
+            return _engine.missing_gradient_text(name, given, missing)
         return None
 
     def _norm_trouble(self, index: int, squares: float) -> str | None:
-        if squares <= self._limits[index]:
+        if _engine.finite_gradient(squares, self._limits[index]):
             return None
         what = "holds NaN or Inf"
         if math.isfinite(squares):

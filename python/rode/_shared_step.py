@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rode import _engine
 from rode._binding import Binding, is_capturing
 from rode._checks import check_gradient
 from rode._engine import Error
@@ -92,7 +93,7 @@ class SharedSteps(Share):
         bad = [False] * len(self.params)
         if norms:
             for index, norm in zip(norms, torch.stack(list(norms.values())).tolist(), strict=True):
-                bad[index] = not norm * norm <= self._limits[index]
+                bad[index] = not _engine.finite_gradient(norm * norm, self._limits[index])
         return bad
 
     def _agree(
@@ -160,12 +161,8 @@ class SharedSteps(Share):
         size = self.ranks.size
         for name, count in zip(self.names, present, strict=True):
             if 0 < count < size:
-                return (
-                    f"gradient of '{name}' is present on {count:.0f} ranks and absent on "
-                    f"{size - count:.0f}; nothing was changed on any rank; a step needs it on all "
-                    "ranks or on none",
-                    "missing gradient",
-                )
+                text = _engine.missing_gradient_text(name, count, size - count)
+                return text, "missing gradient"
         return None
 
     def _exchange(self, failed: bool) -> list[int]:

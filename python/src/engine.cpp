@@ -155,8 +155,7 @@ std::vector<PartFormRow> form_parts(const GroupSpec& spec,
                                     const std::vector<PartInputRow>& inputs) {
   std::vector<PartFormRow> rows;
   for (const PartForm& f : rode::form_parts(read_group(spec), read_inputs(inputs))) {
-    rows.emplace_back(f.good, f.good_weight, f.direction,
-                      std::array{f.buffer_b, f.buffer_g, f.buffer_t},
+    rows.emplace_back(f.good_weight, f.direction, std::array{f.buffer_b, f.buffer_g, f.buffer_t},
                       std::array{f.start_b, f.start_g, f.start_t}, f.scalars);
   }
   return rows;
@@ -174,6 +173,29 @@ std::vector<PartWriteRow> write_parts(const GroupSpec& spec,
                       std::array{d.rho, d.rho_next, d.s, d.q, d.theta, d.gamma, d.m_norm});
   }
   return rows;
+}
+
+// A walk instead of lookups: the hash of a tensor is a call into Python.
+bool holds(const nb::dict& dict, const nb::list& items) {
+  const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
+  Py_ssize_t at = 0, position = 0;
+  PyObject *key = nullptr, *value = nullptr;
+  while (at < count && PyDict_Next(dict.ptr(), &position, &key, &value) != 0) {
+    PyObject* item = PyList_GET_ITEM(items.ptr(), at);
+    if (key != PyTuple_GET_ITEM(item, 0)) continue;
+    if (value != PyTuple_GET_ITEM(item, 1)) return false;
+    ++at;
+  }
+  return at == count;
+}
+
+bool same(const nb::list& entries) {
+  for (const nb::handle entry : entries) {
+    PyObject* row = entry.ptr();
+    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1));
+    if (found != PyTuple_GET_ITEM(row, 2)) return false;
+  }
+  return true;
 }
 
 Engine::Engine(std::string_view device, std::uintptr_t stream, int threads,

@@ -30,6 +30,12 @@ using CouplingSpec = std::tuple<std::optional<double>, bool>;
 using GroupSpec =
     std::tuple<std::string, Settings, std::string, CouplingSpec, std::vector<ParameterSpec>>;
 
+// Whether a dict still holds these items, (key, object) each, in their order and with any others
+// between.
+bool holds(const nanobind::dict& dict, const nanobind::list& items);
+// Whether every dict still holds the object under the key: (dict, key, object) each.
+bool same(const nanobind::list& entries);
+
 // The route of a group, by name; `rule`: "auto", "matrix" or "rest".
 std::string_view group_route(std::string_view optimizer, std::string_view rule,
                              std::string_view route);
@@ -64,8 +70,8 @@ using PartedRow =
     std::tuple<std::string, std::int64_t, std::int64_t, bool, std::string, Settings, bool>;
 // tt, bt, gt, bb, bg, gg; scalar state: rode::PartInput
 using PartInputRow = std::tuple<std::array<double, 6>, std::map<std::string, double>>;
-// good, good_weight, direction, buffer (b, g, t), start (b, g, t), scalar state: rode::PartForm
-using PartFormRow = std::tuple<bool, bool, bool, std::array<double, 3>, std::array<double, 3>,
+// good_weight, direction, buffer (b, g, t), start (b, g, t), scalar state: rode::PartForm
+using PartFormRow = std::tuple<bool, bool, std::array<double, 3>, std::array<double, 3>,
                                std::map<std::string, double>>;
 // finite, w, y; rho, rho_next, s, q, theta, gamma, m_norm: rode::PartWrite
 using PartWriteRow = std::tuple<bool, double, double, std::array<double, 7>>;

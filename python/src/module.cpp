@@ -86,31 +86,6 @@ nb::dict global_diagnostics(const Engine& engine) {
   return out;
 }
 
-// Whether a dict still holds these items, (key, object) each, in their order and with any others
-// between. A walk instead of lookups: the hash of a tensor is a call into Python.
-bool holds(const nb::dict& dict, const nb::list& items) {
-  const Py_ssize_t count = PyList_GET_SIZE(items.ptr());
-  Py_ssize_t at = 0, position = 0;
-  PyObject *key = nullptr, *value = nullptr;
-  while (at < count && PyDict_Next(dict.ptr(), &position, &key, &value) != 0) {
-    PyObject* item = PyList_GET_ITEM(items.ptr(), at);
-    if (key != PyTuple_GET_ITEM(item, 0)) continue;
-    if (value != PyTuple_GET_ITEM(item, 1)) return false;
-    ++at;
-  }
-  return at == count;
-}
-
-// Whether every dict still holds the object under the key: (dict, key, object) each.
-bool same(const nb::list& entries) {
-  for (const nb::handle entry : entries) {
-    PyObject* row = entry.ptr();
-    PyObject* found = PyDict_GetItemWithError(PyTuple_GET_ITEM(row, 0), PyTuple_GET_ITEM(row, 1));
-    if (found != PyTuple_GET_ITEM(row, 2)) return false;
-  }
-  return true;
-}
-
 // Treatment and reason of each parameter (name, shape) on a route of the engine's.
 using RouteRow = std::tuple<std::string, std::string>;
 
@@ -257,6 +232,9 @@ void define(nb::module_& m) {
         nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&>(&form_parts));
   m.def("write_parts", nb::overload_cast<const GroupSpec&, const std::vector<PartInputRow>&,
                                          const std::vector<std::array<double, 4>>&>(&write_parts));
+  m.def("finite_gradient", &finite_gradient);
+  m.def("missing_gradient_text", &missing_gradient_text);
+  m.def("bad_weights_text", &bad_weights_text);
   m.def("convert_state", &convert_state);
   m.def("optimizers", [] {
     std::vector<std::tuple<std::string, std::string, std::string>> out;

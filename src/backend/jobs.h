@@ -12,6 +12,7 @@
 #include "rode/optim/common.h"
 #include "rode/tensor_view.h"
 #include "rules/adafactor_rule.h"
+#include "rules/cost.h"
 #include "rules/element_rules.h"
 #include "rules/gate.h"
 #include "rules/matrix_step.h"
@@ -110,7 +111,7 @@ struct MuonJob : JobBase {  // Muon, MARS-M and Muown
 
 struct SoapMode {
   std::int64_t extent = 0;
-  float* gram = nullptr;   // null: identity
+  float* gram = nullptr;   // null, as the basis: has_basis() is false
   float* basis = nullptr;  // columns are the basis vectors
 };
 
@@ -147,6 +148,11 @@ inline bool has_row_radius(const RodeJob& job) {
 inline bool has_row_radius(const MuonJob& job) { return job.constants->muown.on; }
 inline bool has_row_radius(const JobBase&) { return false; }
 
+// Whether the ||W||^2 that a step reports is the one that measuring has found; where not, the
+// update sums it.
+inline bool reports_measured_norm(const RodeJob&) { return true; }
+inline bool reports_measured_norm(const JobBase&) { return false; }
+
 // Rows, columns and stride of any job's weights.
 inline Geometry geometry_of(const RodeJob& job) { return job.geometry; }
 inline Geometry geometry_of(const MuonJob& job) { return job.geometry; }
@@ -161,6 +167,23 @@ inline Geometry geometry_of(const AdafactorJob& job) {
 inline Geometry geometry_of(const ElementJob& job) {
   const std::int64_t count = job.geometry.numel();
   return {1, count, count};
+}
+
+// Whether a dimension is rotated.
+inline bool has_basis(const SoapJob& job, const SoapMode& mode) {
+  return rules::has_basis(mode.extent, job.constants->max_precond_dim);
+}
+
+// FLOPs of all of its rotations and bases.
+inline double rotation_flops(const SoapJob& job) {
+  const auto count = static_cast<double>(geometry_of(job).numel());
+  double flops = 0;
+  for (const SoapMode& mode : job.modes) {
+    if (!has_basis(job, mode)) continue;
+    flops += rules::soap_flops(count, static_cast<double>(mode.extent),
+                               job.constants->precondition_frequency);
+  }
+  return flops;
 }
 
 // Any job, as its own type.

@@ -37,43 +37,43 @@ void check_moved(const Parameter& p, const TensorView& value) {
 }
 
 void Optimizer::bind_grad(std::size_t index, ConstTensorView grad) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  check_grad(slot.parameter, grad);
+  Impl::Entry& entry = impl_->entry_at(index);
+  check_grad(entry.parameter, grad);
   bind_grad(index, grad.data, grad.dtype);
 }
 
 void Optimizer::bind_value(std::size_t index, TensorView value) {
-  Impl::Slot& slot = impl_->slot_at(index);
-  check_moved(slot.parameter, value);
+  Impl::Entry& entry = impl_->entry_at(index);
+  check_moved(entry.parameter, value);
   bind_value(index, value.data, value.dtype);
 }
 
 void Optimizer::rebind_grad(std::size_t index, const void* data, DType dtype) {
   impl_->expect(Impl::Phase::none, "bind gradient");
-  Impl::Slot& slot = impl_->slot_at(index);
-  const ConstTensorView grad{data, slot.parameter.value.shape, dtype};
-  check_grad(slot.parameter, grad);
-  impl_->bind_grad(slot, grad);
+  Impl::Entry& entry = impl_->entry_at(index);
+  const ConstTensorView grad{data, entry.parameter.value.shape, dtype};
+  check_grad(entry.parameter, grad);
+  impl_->bind_grad(entry, grad);
 }
 
 void Optimizer::rebind_value(std::size_t index, void* data, DType dtype) {
   impl_->expect(Impl::Phase::none, "bind value");
-  Impl::Slot& slot = impl_->slot_at(index);
-  const TensorView value{data, slot.parameter.value.shape, dtype};
-  check_moved(slot.parameter, value);
-  impl_->bind_value(slot, value);
+  Impl::Entry& entry = impl_->entry_at(index);
+  const TensorView value{data, entry.parameter.value.shape, dtype};
+  check_moved(entry.parameter, value);
+  impl_->bind_value(entry, value);
 }
 
-void Optimizer::Impl::bind_grad(Slot& slot, const ConstTensorView& grad) {
+void Optimizer::Impl::bind_grad(Entry& entry, const ConstTensorView& grad) {
   changed = true;
-  slot.parameter.grad = grad;
-  point_at_grad(slot);
+  entry.parameter.grad = grad;
+  point_at_grad(entry);
 }
 
-void Optimizer::Impl::point_at_grad(Slot& slot) {
-  const ConstTensorView& grad = slot.parameter.grad;
-  for (const std::size_t other : slot.tied) parameters[other].grad = grad;
-  for (JobBase* job : slot.jobs) {
+void Optimizer::Impl::point_at_grad(Entry& entry) {
+  const ConstTensorView& grad = entry.parameter.grad;
+  for (const std::size_t other : entry.tied) parameters[other].grad = grad;
+  for (JobBase* job : entry.jobs) {
     job->grad.dtype = grad.dtype;
     job->grad.data = grad.data == nullptr
                          ? nullptr
@@ -82,22 +82,23 @@ void Optimizer::Impl::point_at_grad(Slot& slot) {
   }
 }
 
-void Optimizer::Impl::bind_value(Slot& slot, const TensorView& value) {
+void Optimizer::Impl::bind_value(Entry& entry, const TensorView& value) {
   changed = true;
-  slot.parameter.value = value;
-  for (const std::size_t other : slot.tied) parameters[other].value = value;
-  for (JobBase* job : slot.jobs) {
+  entry.parameter.value = value;
+  for (const std::size_t other : entry.tied) parameters[other].value = value;
+  for (JobBase* job : entry.jobs) {
     job->weight.data = static_cast<std::byte*>(value.data) +
                        static_cast<std::size_t>(job->offset) * size_of(value.dtype);
   }
 }
 
-Optimizer::Impl::Slot& Optimizer::Impl::slot_at(std::size_t index) {
-  if (index >= slots.size()) {
-    throw Error(ErrorKind::invalid_argument, "bind",
-                fmt::format("parameter index {}; expected {}", index, valid_indices(slots.size())));
+Optimizer::Impl::Entry& Optimizer::Impl::entry_at(std::size_t index) {
+  if (index >= entries.size()) {
+    throw Error(
+        ErrorKind::invalid_argument, "bind",
+        fmt::format("parameter index {}; expected {}", index, valid_indices(entries.size())));
   }
-  return slots[slots[index].owner];
+  return entries[entries[index].owner];
 }
 
 }  // namespace rode

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cfloat>
 #include <cmath>
 #include <memory>
 #include <string_view>
@@ -251,11 +250,11 @@ std::vector<PartedMatrix> parted_matrices(const ParameterGroup& group, Device de
     std::visit(
         [&]<class Job>(const Job& job) {
           if constexpr (!std::is_same_v<Job, std::monostate>) {
-            const NsDType kind = job->constants->ns_dtype;
-            const bool half =
-                kind == NsDType::bf16 || (kind == NsDType::automatic && device == Device::cuda);
             const Geometry& g = job->geometry;
-            if (!takes_parts(*job) || !half || !rules::half_pays(std::min(g.rows, g.cols))) return;
+            const NsDType products =
+                rules::products_dtype(job->constants->ns_dtype, device == Device::cuda,
+                                      rules::iterations(*job->constants), std::min(g.rows, g.cols));
+            if (!takes_parts(*job) || products != NsDType::bf16) return;
             PartedMatrix& matrix = out.emplace_back();
             matrix.parameter = p.name;
             matrix.rows = g.rows;
@@ -273,10 +272,8 @@ std::vector<PartForm> form_parts(const ParameterGroup& group, std::span<const Pa
   for_matrices(group, inputs,
                [&](std::size_t at, const Parameter&, const auto& job, const ScalarSlots& state) {
                  const rules::MatrixProducts sums = as_products(inputs[at].sums);
-                 const rules::Verdict verdict = rules::judge(sums, job.most_gg);
                  PartForm& formed = out.emplace_back(form(job, sums));
-                 formed.good = verdict.finite;
-                 formed.good_weight = verdict.weight_finite;
+                 formed.good_weight = rules::judge(sums, job.most_gg).weight_finite;
                  formed.scalars = state.values();
                });
   return out;
@@ -294,8 +291,7 @@ std::vector<PartWrite> write_parts(const ParameterGroup& group, std::span<const 
         // No element of W' is larger.
         const double bound =
             std::abs(c.w) * std::sqrt(y.ww) + std::abs(c.x * y.factor) * std::sqrt(y.yy);
-        out.push_back(
-            {bound <= static_cast<double>(FLT_MAX), c.w, c.x * y.factor, written.diagnostics});
+        out.push_back({bound <= rules::kWeightLimit, c.w, c.x * y.factor, written.diagnostics});
       });
   return out;
 }

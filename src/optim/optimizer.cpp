@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -139,9 +138,9 @@ std::map<std::string, std::string> Optimizer::metadata() const {
 std::vector<std::string> Optimizer::skipped() const {
   impl_->look();
   std::vector<std::string> names;
-  for (const Impl::Slot& slot : impl_->slots) {
-    if (!slot.jobs.empty() && slot.parameter.value.numel() > 0 && !slot.jobs.front()->active) {
-      names.push_back(slot.parameter.name);
+  for (const Impl::Entry& entry : impl_->entries) {
+    if (!entry.jobs.empty() && entry.parameter.value.numel() > 0 && !entry.jobs.front()->active) {
+      names.push_back(entry.parameter.name);
     }
   }
   return names;
@@ -204,10 +203,11 @@ std::vector<MatrixDiagnostics> Optimizer::Impl::matrices() const {
   for (const RodeJob& job : jobs.rode) {
     block = before != nullptr && before->parameter == job.parameter ? block + 1 : 0;
     before = &job;
-    const Slot& slot = slots[job.parameter];
+    const Entry& entry = entries[job.parameter];
     const rules::RodeScalars& r = job.scalars;
-    out.push_back({.name = slot.jobs.size() > 1 ? fmt::format("{}[{}]", slot.parameter.name, block)
-                                                : slot.parameter.name,
+    out.push_back({.name = entry.jobs.size() > 1
+                               ? fmt::format("{}[{}]", entry.parameter.name, block)
+                               : entry.parameter.name,
                    .rho = r.rho,
                    .rho_next = rules::written_radius(r, job.write),
                    .s = r.s,
@@ -269,7 +269,7 @@ std::string Optimizer::routing_table() const {
   for (const Impl::Group& group : impl_->groups) {
     std::vector<Parameter> members;
     for (std::size_t i = 0; i < group.count; ++i) {
-      members.push_back(impl_->slots[group.first + i].parameter);
+      members.push_back(impl_->entries[group.first + i].parameter);
     }
     if (impl_->groups.size() > 1) out += fmt::format("group: {}\n", group.method.name());
     out += rode::routing_table(members, group.routed, acting(group.method, group.coupling));

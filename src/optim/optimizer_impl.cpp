@@ -67,14 +67,14 @@ Optimizer::Impl::Impl(std::vector<ParameterGroup> given, EngineOptions options)
   }
   check_across_groups();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    slots.push_back({parameters[i], i, false, {}, {}});
+    entries.push_back({parameters[i], i, false, {}, {}});
   }
   for (Group& group : groups) build(group);
-  jobs.for_each([&](JobBase& job) { slots[job.parameter].jobs.push_back(&job); });
+  jobs.for_each([&](JobBase& job) { entries[job.parameter].jobs.push_back(&job); });
   store_start_norms();
   tell_starts();
   backend->prepare(jobs);
-  for (Slot& slot : slots) point_at_grad(slot);
+  for (Entry& entry : entries) point_at_grad(entry);
   callers_state = engine.state_memory != nullptr;
   engine.state_memory = {};  // its captures may keep this optimizer alive
 }
@@ -112,7 +112,7 @@ void Optimizer::Impl::build(Group& group) {
   }
   std::vector<Parameter> members;
   for (std::size_t i = 0; i < group.count; ++i) {
-    members.push_back(slots[group.first + i].parameter);
+    members.push_back(entries[group.first + i].parameter);
   }
   group.routed = route_parameters(members, group.routing);
   std::vector<std::string> names;
@@ -123,7 +123,7 @@ void Optimizer::Impl::build(Group& group) {
   if (!engine.share) rule.check_names(names);
   find_zero_starts(group);
   for (std::size_t i = 0; i < group.count; ++i) {
-    members[i].zero_start = slots[group.first + i].parameter.zero_start;
+    members[i].zero_start = entries[group.first + i].parameter.zero_start;
   }
   rest_zero_starts(rule, members, group.routed);
   group.instance = rule.instantiate();
@@ -132,10 +132,10 @@ void Optimizer::Impl::build(Group& group) {
     const std::size_t index = group.first + entry.index;
     for (const std::size_t other : entry.tied) tie(index, group.first + other);
     if (entry.treatment == Treatment::frozen) continue;
-    slots[index].stepped = true;
-    const Subject subject{index, &slots[index].parameter, entry.treatment};
+    entries[index].stepped = true;
+    const Subject subject{index, &entries[index].parameter, entry.treatment};
     states.push_back(std::make_unique<ParameterState>(
-        slots[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
+        entries[index].parameter.name, rule.state(subject), *backend, engine.state_memory));
     group.instance->add_jobs(jobs, subject, *states.back(), backend.get());
   }
 }
@@ -144,7 +144,7 @@ void Optimizer::Impl::find_zero_starts(const Group& group) {
   const std::optional<double> most = group.method.rule()->zero_norm();
   if (!most) return;
   for (const RoutedParameter& entry : group.routed) {
-    Parameter& p = slots[group.first + entry.index].parameter;
+    Parameter& p = entries[group.first + entry.index].parameter;
     if (entry.treatment != Treatment::matrix || p.zero_start || p.value.numel() == 0) continue;
     const Weights weights{.data = p.value.data, .dtype = p.value.dtype};
     p.zero_start = std::sqrt(backend->squared_norm(weights, stored_matrix(p))) <= *most;
@@ -188,16 +188,16 @@ std::unique_ptr<Optimizer::Impl> Optimizer::Impl::with_starts(const SafetensorsF
 
 // One weight has one gradient: from any of its entries, but not two different ones.
 void Optimizer::Impl::tie(std::size_t owner, std::size_t other) {
-  slots[other].owner = owner;
-  slots[owner].tied.push_back(other);
-  ConstTensorView& grad = slots[owner].parameter.grad;
-  const ConstTensorView& further = slots[other].parameter.grad;
+  entries[other].owner = owner;
+  entries[owner].tied.push_back(other);
+  ConstTensorView& grad = entries[owner].parameter.grad;
+  const ConstTensorView& further = entries[other].parameter.grad;
   if (further.data == nullptr) return;
   if (grad.data != nullptr && (grad.data != further.data || grad.dtype != further.dtype)) {
     throw Error(ErrorKind::invalid_argument, "parameters",
                 fmt::format("'{}' and '{}' are tied but have two gradients; add them and pass "
                             "one",
-                            slots[owner].parameter.name, slots[other].parameter.name));
+                            entries[owner].parameter.name, entries[other].parameter.name));
   }
   grad = further;
 }

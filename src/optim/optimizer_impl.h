@@ -39,7 +39,7 @@ struct Optimizer::Impl {
     std::size_t count = 0;
     Routing routing = {};
   };
-  struct Slot {            // one parameter as given
+  struct Entry {           // one parameter as given
     Parameter& parameter;  // of `parameters`
     std::size_t owner;     // itself, or the entry it is tied to
     bool stepped;
@@ -63,12 +63,12 @@ struct Optimizer::Impl {
   std::unique_ptr<Impl> with_starts(const SafetensorsFile& file) const;
   void tie(std::size_t owner, std::size_t other);
 
-  // Binding. `slot_at` maps a tied entry to the one that is updated.
-  Slot& slot_at(std::size_t index);
+  // Binding. `entry_at` maps a tied entry to the one that is updated.
+  Entry& entry_at(std::size_t index);
   Group& group_at(std::size_t index);
-  void bind_grad(Slot& slot, const ConstTensorView& grad);
-  void bind_value(Slot& slot, const TensorView& value);
-  void point_at_grad(Slot& slot);
+  void bind_grad(Entry& entry, const ConstTensorView& grad);
+  void bind_value(Entry& entry, const TensorView& value);
+  void point_at_grad(Entry& entry);
 
   // Takes options and coupling of a group, or throws and leaves those before.
   void set_rule(Group& group, Method method, const RateCoupling& coupling);
@@ -99,7 +99,7 @@ struct Optimizer::Impl {
   EngineOptions engine;
   std::unique_ptr<Backend> backend;
   std::vector<Parameter> parameters;  // bound memory included; its place does not change
-  std::vector<Slot> slots;
+  std::vector<Entry> entries;
   std::vector<Group> groups;
   std::vector<std::unique_ptr<ParameterState>> states;
   JobList jobs;

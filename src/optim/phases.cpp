@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "optim/optimizer_impl.h"
-#include "optim/option_text.h"
 #include "rode/error.h"
 
 namespace rode {
@@ -43,11 +42,11 @@ std::vector<MeasuredGradient> Optimizer::measured() {
   impl_->expect(Impl::Phase::prepared, "measured");
   impl_->backend->fetch_measured(impl_->jobs);
   std::vector<MeasuredGradient> out;
-  for (const Impl::Slot& slot : impl_->slots) {
-    if (slot.jobs.empty() || !slot.jobs.front()->active) continue;
+  for (const Impl::Entry& entry : impl_->entries) {
+    if (entry.jobs.empty() || !entry.jobs.front()->active) continue;
     MeasuredGradient& found = out.emplace_back();
-    found.parameter = slot.parameter.name;
-    for (const JobBase* job : slot.jobs) {
+    found.parameter = entry.parameter.name;
+    for (const JobBase* job : entry.jobs) {
       found.good = found.good && job->finite && job->weight_finite;
       found.squared_norm += job->sums.gg;
     }

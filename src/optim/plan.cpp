@@ -10,7 +10,6 @@
 #include "optim/zero_start.h"
 #include "rode/optimizer.h"
 #include "rode/shard_plan.h"
-#include "rules/cost.h"
 
 namespace rode {
 namespace {
@@ -52,16 +51,7 @@ int iterations(const MuonJob& job) { return rules::iterations(*job.constants); }
 int iterations(const JobBase&) { return 0; }
 
 // FLOPs of what makes a matrix's step expensive.
-double step_cost(const SoapJob& job) {
-  const auto count = static_cast<double>(geometry_of(job).numel());
-  double cost = 0;
-  for (const SoapMode& mode : job.modes) {
-    if (mode.extent > job.constants->max_precond_dim) continue;
-    cost += rules::soap_flops(count, static_cast<double>(mode.extent),
-                              job.constants->precondition_frequency);
-  }
-  return cost;
-}
+double step_cost(const SoapJob& job) { return rotation_flops(job); }
 double step_cost(const auto& job) {
   const Geometry g = geometry_of(job);
   return newton_schulz_cost(g.rows, g.cols, iterations(job));

@@ -200,9 +200,7 @@ std::vector<std::int64_t> cuts_of(std::int64_t bytes, const ShardPlanOptions& op
 }  // namespace
 
 double newton_schulz_cost(std::int64_t m, std::int64_t n, int iterations) {
-  const auto large = static_cast<double>(std::max(m, n));
-  const auto small = static_cast<double>(std::min(m, n));
-  return iterations * rules::symmetric_iteration_flops(large, small);
+  return rules::newton_schulz_flops(m, n, iterations).symmetric;
 }
 
 double ShardPlan::cost_ratio() const {

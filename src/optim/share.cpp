@@ -11,9 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "rode/version.h"
+#include "rules/gate.h"
 
 namespace rode {
 namespace {
+
+constexpr const char* kUnchanged = "nothing was changed on any rank";
 
 // Of a rank's part of the sums, behind the two numbers of each parameter.
 constexpr std::size_t kNumbersOfRank = 4;
@@ -239,10 +242,25 @@ std::vector<double> StepReport::numbers(int rank, int ranks) const {
   return out;
 }
 
+bool finite_gradient(double gg, double most_gg) { return rules::finite_gradient(gg, most_gg); }
+
+std::string missing_gradient_text(std::string_view parameter, double present, double absent) {
+  return fmt::format(
+      "gradient of '{}' is present on {:.0f} ranks and absent on {:.0f}; {}; a step needs it on "
+      "all ranks or on none",
+      parameter, present, absent, kUnchanged);
+}
+
+std::string bad_weights_text(std::string_view parameter, bool parts) {
+  return fmt::format(
+      "the weights or the momentum of '{}' hold NaN or Inf, or values too large for fp32; {}; "
+      "restore a checkpoint",
+      parameter, parts ? kUnchanged : "nothing was changed");
+}
+
 std::vector<std::size_t> agree_on_step(std::span<const double> sums, int ranks,
                                        std::span<const std::string> names,
                                        OnBadGradient on_non_finite) {
-  constexpr const char* kUnchanged = "nothing was changed on any rank";
   const std::size_t n = names.size();
   const auto told = [&](int rank, std::size_t what) {
     return sums[2 * n + kNumbersOfRank * static_cast<std::size_t>(rank) + what];
@@ -277,10 +295,7 @@ std::vector<std::size_t> agree_on_step(std::span<const double> sums, int ranks,
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (sums[i] == 0 || sums[i] == ranks) continue;
-    refuse(ErrorKind::missing_gradient,
-           fmt::format("gradient of '{}' is present on {:.0f} ranks and absent on {:.0f}; {}; a "
-                       "step needs it on all ranks or on none",
-                       names[i], sums[i], ranks - sums[i], kUnchanged));
+    refuse(ErrorKind::missing_gradient, missing_gradient_text(names[i], sums[i], ranks - sums[i]));
   }
   std::vector<std::size_t> bad;
   for (std::size_t i = 0; i < n; ++i) {

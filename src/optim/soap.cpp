@@ -61,7 +61,7 @@ class SoapRule final : public MatrixOptimizer<SoapRule, SoapOptions, rules::Soap
     std::vector<StateSpec> specs{{"exp_avg", shape, DType::f32}, {"exp_avg_sq", shape, DType::f32}};
     for (int mode = 0; mode < modes(subject); ++mode) {
       const std::int64_t extent = shape[batch ? mode + 1 : mode];
-      if (extent > options_.max_precond_dim) continue;
+      if (!rules::has_basis(extent, options_.max_precond_dim)) continue;
       const Shape square = batch ? Shape{shape[0], extent, extent} : Shape{extent, extent};
       specs.push_back({fmt::format("gram.{}", mode), square, DType::f32});
       specs.push_back({fmt::format("basis.{}", mode), square, DType::f32});

@@ -9,6 +9,7 @@
 #include "optim/optimizer_impl.h"
 #include "optim/option_text.h"
 #include "rode/error.h"
+#include "rode/share.h"
 #include "rules/gate.h"
 
 namespace rode {
@@ -50,9 +51,9 @@ void Optimizer::Impl::send_changed() {
 }
 
 void Optimizer::Impl::gate_missing() {
-  for (const Slot& slot : slots) {
-    const Parameter& p = slot.parameter;
-    if (p.grad.data != nullptr || p.value.numel() == 0 || !slot.stepped) continue;
+  for (const Entry& entry : entries) {
+    const Parameter& p = entry.parameter;
+    if (p.grad.data != nullptr || p.value.numel() == 0 || !entry.stepped) continue;
     if (engine.on_missing == OnBadGradient::skip) continue;
     throw Error(ErrorKind::missing_gradient, "step",
                 fmt::format("parameter '{}' has no gradient; bind one, freeze the parameter, or "
@@ -60,10 +61,10 @@ void Optimizer::Impl::gate_missing() {
                             p.name));
   }
   // Only now: until a step is performed, the flags belong to the last one.
-  for (Slot& slot : slots) {
-    const Parameter& p = slot.parameter;
+  for (Entry& entry : entries) {
+    const Parameter& p = entry.parameter;
     const bool active = p.grad.data != nullptr && p.value.numel() > 0;
-    for (JobBase* job : slot.jobs) {
+    for (JobBase* job : entry.jobs) {
       changed = changed || job->active != active;
       job->active = active;
     }
@@ -114,18 +115,13 @@ Error Optimizer::Impl::refusal(const Fetched& now) const {
         "state; nothing was changed by it; check more often, lower the rate or the "
         "loss scale, or set on_non_finite to skip",
         known ? fmt::format("gradient, weights or momentum of '{}' were",
-                            slots[static_cast<std::size_t>(now.refused_parameter)].parameter.name)
+                            entries[static_cast<std::size_t>(now.refused_parameter)].parameter.name)
               : "a gradient, weights or momentum were"));
   }
-  for (const Slot& slot : slots) {
-    for (const JobBase* job : slot.jobs) {
-      const std::string& name = slot.parameter.name;
-      if (!job->weight_finite) {
-        return error(
-            fmt::format("the weights or the momentum of '{}' hold NaN or Inf, or numbers that "
-                        "fp32 cannot go on from; nothing was changed; restore a checkpoint",
-                        name));
-      }
+  for (const Entry& entry : entries) {
+    for (const JobBase* job : entry.jobs) {
+      const std::string& name = entry.parameter.name;
+      if (!job->weight_finite) return error(bad_weights_text(name, false));
       if (job->finite) continue;
       if (std::isfinite(job->sums.gg)) {
         return error(
@@ -146,10 +142,10 @@ Error Optimizer::Impl::spoilage(const Fetched& now) const {
   const auto error = [](const std::string& text) {
     return Error::after_change(ErrorKind::non_finite, "step", text);
   };
-  for (const Slot& slot : slots) {
-    for (const JobBase* job : slot.jobs) {
+  for (const Entry& entry : entries) {
+    for (const JobBase* job : entry.jobs) {
       if (now.refused || !job->active || rules::ended_finite(job->sums.ww, job->sums.dd)) continue;
-      const std::string& name = slot.parameter.name;
+      const std::string& name = entry.parameter.name;
       if (!std::isfinite(job->sums.ww)) {
         return error(
             fmt::format("the weights of '{}' held NaN or Inf before this step, which has changed "
@@ -166,7 +162,7 @@ Error Optimizer::Impl::spoilage(const Fetched& now) const {
   return error(fmt::format(
       "a step before the last one left NaN or Inf in the weights of '{}' and has changed weights "
       "and state; check more often, restore a checkpoint and lower the rate",
-      slots[static_cast<std::size_t>(now.spoiled_parameter)].parameter.name));
+      entries[static_cast<std::size_t>(now.spoiled_parameter)].parameter.name));
 }
 
 GlobalDiagnostics Optimizer::Impl::sum_up() {
@@ -192,7 +188,7 @@ void Optimizer::Impl::announce() {
     if (!due || !announced.insert(&job).second) return;
     if (engine.notify) {
       engine.notify(
-          fmt::format("[step] parameter '{}' {}", slots[job.parameter].parameter.name, text));
+          fmt::format("[step] parameter '{}' {}", entries[job.parameter].parameter.name, text));
     }
   };
   constexpr std::string_view held =

@@ -84,7 +84,7 @@ void Optimizer::Impl::store_start_norms() {
   };
   std::map<std::string_view, std::vector<float>> norms;
   for (const RodeJob& job : jobs.rode) {
-    norms[slots[job.parameter].parameter.name].push_back(start_norm(job));
+    norms[entries[job.parameter].parameter.name].push_back(start_norm(job));
   }
   for (const auto& state : states) {
     if (!lacks(state)) continue;
@@ -104,7 +104,7 @@ void Optimizer::Impl::tell_starts() {
   }
   for (Group& group : groups) {
     for (RoutedParameter& entry : group.routed) {
-      const auto known = began.find(slots[group.first + entry.index].parameter.name);
+      const auto known = began.find(entries[group.first + entry.index].parameter.name);
       if (known == began.end()) continue;
       std::string& reason = entry.reason;
       if (reason.ends_with(kStartReason)) reason.resize(reason.size() - kStartReason.size());

@@ -3,6 +3,9 @@
 // SOAP, by which plans deal matrices to processes.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "rode/optim/common.h"
 #include "rode/optim/rode.h"
 #include "rules/newton_schulz_rule.h"
@@ -13,6 +16,16 @@ namespace rode::rules {
 // symmetric is computed: X^T X and (X^T X)^2 take half of a full product, X P takes a whole one.
 inline double symmetric_iteration_flops(double m, double n) { return 3 * m * n * n + n * n * n; }
 inline double full_iteration_flops(double m, double n) { return 4 * m * n * n + 2 * n * n * n; }
+
+// Of all iterations in the standard form on a matrix that lies either way.
+struct NsFlops {
+  double symmetric, full;
+};
+inline NsFlops newton_schulz_flops(std::int64_t rows, std::int64_t cols, int iterations) {
+  const auto m = static_cast<double>(std::max(rows, cols));
+  const auto n = static_cast<double>(std::min(rows, cols));
+  return {iterations * symmetric_iteration_flops(m, n), iterations * full_iteration_flops(m, n)};
+}
 
 // All iterations in the standard form and in the Gram form, in units of n^3 for r = m / n. A
 // segment of the Gram form builds G = X^T X and applies Q once; each of its iterations squares G,

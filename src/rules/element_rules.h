@@ -19,7 +19,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <variant>
 
@@ -45,7 +44,6 @@ inline constexpr int kMostMoments = 3;
 // One of the rules with its constants.
 template <class Rule>
 struct ElementConstants {
-  using RuleType = Rule;
   const typename Rule::Constants* values = nullptr;
 };
 

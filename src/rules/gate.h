@@ -22,6 +22,8 @@ inline constexpr double kMomentumLimit = 1e72;
 inline constexpr double kBufferLimit = 2.8e76;  // (FLT_MAX / 2)^2
 // Of rules that average squares in fp32.
 inline constexpr double kSquaresLimit = 3.4e38;
+// Largest bound of new weights, where they are judged before they are written.
+inline constexpr double kWeightLimit = static_cast<double>(FLT_MAX);
 
 // What measuring tells of one job.
 struct Verdict {
@@ -30,10 +32,13 @@ struct Verdict {
                               // they were measured
 };
 
+// Whether a gradient with this squared norm is finite and within the rule's limit. A comparison
+// that is false for NaN and for infinity.
+RODE_HOST_DEVICE inline bool finite_gradient(double gg, double most) { return gg <= most; }
+
 // Arrays that were not measured have the sum 0.
 RODE_HOST_DEVICE inline Verdict judge(const MatrixProducts& sums, double most_gg) {
-  // Squares: a comparison that is false for NaN and for infinity.
-  return {sums.gg <= most_gg, sums.bb <= kBufferLimit && sums.tt <= DBL_MAX};
+  return {finite_gradient(sums.gg, most_gg), sums.bb <= kBufferLimit && sums.tt <= DBL_MAX};
 }
 
 // Whether one job's verdict refuses the whole step. `refuse_all`: a bad gradient leaves every job

@@ -37,6 +37,9 @@ struct MuonConstants {
   bool cautious = false;  // decay; only of matrices whose norm is free
 };
 
+// As RODE's of these names (rode_rule.h): every direction of Muon is conditioned.
+RODE_HOST_DEVICE inline bool turns(const MuonConstants&) { return true; }
+RODE_HOST_DEVICE inline bool iterates(const MuonConstants&) { return true; }
 RODE_HOST_DEVICE inline int iterations(const MuonConstants& c) { return c.ns_steps; }
 
 // eps makes a start shorter, nothing makes it longer.
@@ -114,6 +117,11 @@ RODE_HOST_DEVICE inline double muon_scale(const MuonConstants& c, std::int64_t f
 
 RODE_HOST_DEVICE inline bool muon_held(const MuonConstants& c, double radius) {
   return constrained(c) && !(radius > 0);
+}
+
+// Its norm at construction, where that is kept: as stored, 0 elsewhere.
+inline double stored_radius(const float* radius) {
+  return radius != nullptr ? static_cast<double>(*radius) : 0;
 }
 
 // ww = ||W||^2, wo = <W,O>, oo = ||O||^2; radius: the norm at construction.

@@ -85,6 +85,14 @@ inline int gram_segment_end(Coefficients set, int first, int steps) {
 // does not average out.
 inline bool half_pays(std::int64_t short_side) { return short_side >= 64; }
 
+// The type of the products' operands. Automatic is bf16 on a GPU and fp32 on a CPU, which has no
+// products in fp16 either.
+inline NsDType products_dtype(NsDType asked, bool gpu, int steps, std::int64_t short_side) {
+  if (steps == 0 || !half_pays(short_side)) return NsDType::fp32;
+  if (asked == NsDType::automatic) return gpu ? NsDType::bf16 : NsDType::fp32;
+  return asked == NsDType::fp16 && !gpu ? NsDType::fp32 : asked;
+}
+
 // Iteration k maps [0, input] into [0, output]. Beyond `input` its polynomial grows without bound
 // (docs/numerics.md says how the numbers were found, tests/unit/ns_rule_test.cpp checks them).
 struct NsRange {

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "rode/optim/rode.h"
 #include "rules/host_device.h"
@@ -154,9 +155,13 @@ RODE_HOST_DEVICE inline RodeScalars rode_scalars(const RodeConstants& c, double 
   return r;
 }
 
-// Of U = W / rho; 0 where there is no U.
+// Of U = W / rho; 0 where there is no U. A start is not projected: it has no direction yet.
 RODE_HOST_DEVICE inline double inverse_norm(const RodeScalars& r) {
   return r.held || r.starts ? 0 : 1 / r.rho;
+}
+// rho, where W is divided by it: U = W / inf = 0 where there is none.
+inline double direction_norm(const RodeScalars& r) {
+  return inverse_norm(r) > 0 ? r.rho : std::numeric_limits<double>::infinity();
 }
 
 // The angle per lr and norm of the iterate. A row has 1/sqrt(fan-out) of the norm of a matrix of

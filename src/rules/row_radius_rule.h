@@ -61,9 +61,7 @@ RODE_HOST_DEVICE inline RodeScalars rode_row_scalars(const RodeConstants& c,
   r.gamma = rode_damping(c, r.m_norm, std::sqrt(sums.pg_pg), snr_norm);
   r.direction = rode_has_direction(c, sums.start, p.bb, p.gg);
   if (!r.direction) return r;
-  const double norm = std::sqrt(sums.start);
-  r.start_b = (c.nesterov ? c.momentum : 1) / norm;
-  r.start_g = (c.nesterov ? 1 : 0) / norm;
+  set_start(c, sums.start, r);
   return r;
 }
 

@@ -15,6 +15,11 @@ struct SoapConstants {
   std::int64_t max_precond_dim;
 };
 
+// Whether a dimension of this extent has a factor and a basis; the others stay as they are.
+inline bool has_basis(std::int64_t extent, std::int64_t max_precond_dim) {
+  return extent <= max_precond_dim;
+}
+
 // lr sqrt(1 - beta2^k) / (1 - beta1^k); k counts the gradients after the first.
 RODE_HOST_DEVICE inline double soap_step_size(const SoapConstants& c, double multiplier,
                                               std::int64_t k) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What processes that share a step decide alike, without processes.
 #include <algorithm>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -136,6 +137,15 @@ TEST_F(Agreement, IsRefusedWhereRanksDiffer) {
   expect_refused(ErrorKind::process_group, "options of rank 1 differ");
   reports[0].failed = reports[2].failed = true;
   expect_refused(ErrorKind::process_group, "rank 0, 2 could not step");
+}
+
+TEST(FiniteGradient, IsNeitherNanNorInfiniteNorAboveItsLimit) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(finite_gradient(0, 1e72) && finite_gradient(1e72, 1e72));
+  EXPECT_FALSE(finite_gradient(1.1e72, 1e72));
+  EXPECT_FALSE(finite_gradient(kInfinity, 1e72));
+  EXPECT_FALSE(finite_gradient(std::numeric_limits<double>::quiet_NaN(), 1e72));
+  EXPECT_FALSE(finite_gradient(std::numeric_limits<double>::quiet_NaN(), kInfinity));
 }
 
 }  // namespace

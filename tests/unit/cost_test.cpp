@@ -44,6 +44,17 @@ TEST(Cost, FlopsOfAnIterationAreThoseOfTheStandardForm) {
   }
 }
 
+TEST(Cost, FlopsOfAMatrixCountItsIterationsWhicheverWayItLies) {
+  for (const int iterations : {0, 1, 4, 5}) {
+    const rules::NsFlops tall = rules::newton_schulz_flops(96, 64, iterations);
+    const rules::NsFlops wide = rules::newton_schulz_flops(64, 96, iterations);
+    EXPECT_DOUBLE_EQ(tall.symmetric, iterations * rules::symmetric_iteration_flops(96, 64));
+    EXPECT_DOUBLE_EQ(tall.full, iterations * rules::full_iteration_flops(96, 64));
+    EXPECT_EQ(wide.symmetric, tall.symmetric);
+    EXPECT_EQ(wide.full, tall.full);
+  }
+}
+
 NsForm form_of(std::int64_t rows, std::int64_t cols, int steps, Coefficients set) {
   return cpu::plan_newton_schulz(rows, cols, steps, set, NsDType::fp32, NsForm::automatic, true,
                                  Reproject::final)

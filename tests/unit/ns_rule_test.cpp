@@ -202,5 +202,18 @@ TEST(MatrixStep, WriteBackTakesTheSumsOfWhatIsWritten) {
   EXPECT_NEAR(held.w * held.w * 9 + 2 * held.w * held.x + held.x * held.x * 4, 9, 1e-12);
 }
 
+TEST(Products, AreOfTheTypeThatWasAskedForWhereThatPays) {
+  for (const bool gpu : {false, true}) {
+    for (const NsDType asked : {NsDType::automatic, NsDType::fp32, NsDType::bf16, NsDType::fp8}) {
+      const NsDType own = gpu ? NsDType::bf16 : NsDType::fp32;
+      EXPECT_EQ(rules::products_dtype(asked, gpu, 5, 64),
+                asked == NsDType::automatic ? own : asked);
+      EXPECT_EQ(rules::products_dtype(asked, gpu, 5, 63), NsDType::fp32);
+      EXPECT_EQ(rules::products_dtype(asked, gpu, 0, 64), NsDType::fp32);
+    }
+  }
+  EXPECT_EQ(rules::products_dtype(NsDType::fp16, true, 5, 64), NsDType::fp16);
+}
+
 }  // namespace
 }  // namespace rode

@@ -181,7 +181,7 @@ StepReport EngineOptimizer::Share::report_of_gradients() const {
   const at::Tensor host = at::stack(norms).to(at::kCPU);  // one wait for the device
   for (std::size_t i = 0; i < places.size(); ++i) {
     const double norm = host.const_data_ptr<double>()[i];
-    report.bad[places[i]] = !(norm * norm <= plan_.most_gg[places[i]]);
+    report.bad[places[i]] = !finite_gradient(norm * norm, plan_.most_gg[places[i]]);
   }
   return report;
 }

@@ -21,9 +21,7 @@ namespace rode::cli {
 namespace {
 
 double symmetric_flops(const PlannedMatrix& matrix) {
-  const auto m = static_cast<double>(std::max(matrix.rows, matrix.columns));
-  const auto n = static_cast<double>(std::min(matrix.rows, matrix.columns));
-  return matrix.iterations * rules::symmetric_iteration_flops(m, n);
+  return rules::newton_schulz_flops(matrix.rows, matrix.columns, matrix.iterations).symmetric;
 }
 
 std::size_t elements(const PlannedMatrix& matrix) {

@@ -75,10 +75,9 @@ Work work_of(const Model& model, const Method& method, const std::string& dtype)
   const bool adamw = method.name() == "adamw";
   if (matrices.empty() && !adamw) return work;
   for (const PlannedMatrix& matrix : matrices) {
-    const auto m = static_cast<double>(std::max(matrix.rows, matrix.columns));
-    const auto n = static_cast<double>(std::min(matrix.rows, matrix.columns));
-    work.full_flops += matrix.iterations * rules::full_iteration_flops(m, n);
-    work.symmetric_flops += matrix.iterations * rules::symmetric_iteration_flops(m, n);
+    const auto flops = rules::newton_schulz_flops(matrix.rows, matrix.columns, matrix.iterations);
+    work.full_flops += flops.full;
+    work.symmetric_flops += flops.symmetric;
   }
   const double given = 3.0 * (dtype == "bf16" ? 2 : 4);  // W twice, g
   const Json options = options_json(method);

@@ -81,14 +81,14 @@ void require_gradients(const StepInput& input, const std::vector<RoutedParameter
   }
 }
 
-StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish) {
+StepOutcome step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish) {
   if (plan.engine.on_missing == OnBadGradient::refuse) {
     require_gradients(input, input.routed(plan.method, plan.routing), plan.steps);
   }
   StepMemory memory(input, plan.engine.device);
   Optimizer optimizer(memory.parameters(), plan.method, plan.routing, plan.engine);
   load_state(optimizer, input);
-  StepReport report;
+  StepOutcome outcome;
   for (std::int64_t k = 0; k < plan.steps; ++k) {
     for (std::size_t i = 0; i < input.parameters().size(); ++i) {
       optimizer.bind_grad(i, memory.gradient(i, k));
@@ -104,7 +104,7 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
       check_result(input, plan, reached, k + 1);
       throw;
     }
-    for (const std::string& name : optimizer.skipped()) ++report.skipped[name];
+    for (const std::string& name : optimizer.skipped()) ++outcome.skipped[name];
   }
 
   memory.read_back();
@@ -115,10 +115,10 @@ StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const 
   output.metadata = optimizer.metadata();
   check_result(input, plan, output, plan.steps);
   finish(output);
-  report.global = optimizer.global_diagnostics();
-  report.state_bytes = optimizer.state_bytes();
-  report.workspace_bytes = optimizer.workspace_bytes();
-  return report;
+  outcome.global = optimizer.global_diagnostics();
+  outcome.state_bytes = optimizer.state_bytes();
+  outcome.workspace_bytes = optimizer.workspace_bytes();
+  return outcome;
 }
 
 }  // namespace rode::cli

@@ -225,7 +225,7 @@ bool usable_gradient(const StepInput& input, const StepPlan& plan, const Item& i
 // One step of every parameter. The squared norms are summed as the engine defines them: skipped
 // parameters have weights, and no update.
 void step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& plan,
-              const reference::Settings& settings, std::int64_t k, StepReport& report) {
+              const reference::Settings& settings, std::int64_t k, StepOutcome& outcome) {
   const double multiplier = plan.schedule.multiplier(input.steps_before() + k);
   const std::string optimizer(plan.method.name());
   double weights = 0;
@@ -237,7 +237,7 @@ void step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& 
     weights += squared_norm(before);
     reference::Tensor gradient;
     if (!usable_gradient(input, plan, item, k, gradient)) {
-      ++report.skipped[*item.name];
+      ++outcome.skipped[*item.name];
       for (reference::Diagnostics& block : item.diagnostics) block = kSkipped;
       continue;
     }
@@ -249,7 +249,7 @@ void step_all(std::vector<Item>& items, const StepInput& input, const StepPlan& 
       update += (item.value.data[i] - before[i]) * (item.value.data[i] - before[i]);
     }
   }
-  GlobalDiagnostics& global = report.global;
+  GlobalDiagnostics& global = outcome.global;
   global.weight_norm = std::sqrt(weights);
   global.update_norm = std::sqrt(update);
   global.update_ratio = global.update_norm / (global.weight_norm + 1e-12);
@@ -295,7 +295,8 @@ void add_item(StepOutput& output, const Item& item) {
 
 }  // namespace
 
-StepReport step_with_reference(const StepInput& input, const StepPlan& plan, const Finish& finish) {
+StepOutcome step_with_reference(const StepInput& input, const StepPlan& plan,
+                                const Finish& finish) {
   refuse_narrow_options(input, plan);
   reference::Settings settings;
   for (const OptionInfo& option : plan.method.options()) settings[option.key] = option.value;
@@ -305,9 +306,9 @@ StepReport step_with_reference(const StepInput& input, const StepPlan& plan, con
   }
   std::vector<Item> items = prepare(input, plan, routed, settings);
   load_state(items, input);
-  StepReport report;
+  StepOutcome outcome;
   for (std::int64_t k = 0; k < plan.steps; ++k) {
-    step_all(items, input, plan, settings, k, report);
+    step_all(items, input, plan, settings, k, outcome);
   }
 
   StepOutput output;
@@ -319,11 +320,11 @@ StepReport step_with_reference(const StepInput& input, const StepPlan& plan, con
     add_item(output, item);
   }
   for (const TensorEntry& entry : output.entries) {
-    if (entry.name.starts_with("state.")) report.state_bytes += entry.view.bytes();
+    if (entry.name.starts_with("state.")) outcome.state_bytes += entry.view.bytes();
   }
   check_result(input, plan, output, plan.steps);
   finish(output);
-  return report;
+  return outcome;
 }
 
 }  // namespace rode::cli

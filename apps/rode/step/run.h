@@ -20,7 +20,7 @@ struct StepPlan {
   std::int64_t steps = 1;
 };
 
-struct StepReport {
+struct StepOutcome {
   GlobalDiagnostics global;  // of the last step
   std::size_t state_bytes = 0;
   std::size_t workspace_bytes = 0;
@@ -30,8 +30,8 @@ struct StepReport {
 // Both write the new weights into the input's copies and list them, state and diagnostics in
 // `finish`'s argument, which is called once, when every step has succeeded.
 using Finish = std::function<void(const StepOutput&)>;
-StepReport step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish);
-StepReport step_with_reference(const StepInput& input, const StepPlan& plan, const Finish& finish);
+StepOutcome step_with_engine(const StepInput& input, const StepPlan& plan, const Finish& finish);
+StepOutcome step_with_reference(const StepInput& input, const StepPlan& plan, const Finish& finish);
 
 // Throws where a parameter that is stepped has no gradient in some step.
 void require_gradients(const StepInput& input, const std::vector<RoutedParameter>& routed,

@@ -101,18 +101,19 @@ StepPlan make_plan(const StepArguments& arguments) {
   return plan;
 }
 
-void print_json(const StepArguments& arguments, const StepReport& report, std::int64_t steps_done) {
+void print_json(const StepArguments& arguments, const StepOutcome& outcome,
+                std::int64_t steps_done) {
   const Json json = {{"optimizer", arguments.optimizer},
                      {"backend", arguments.device == "cuda" ? "cuda" : arguments.backend},
                      {"steps", arguments.steps},
                      {"steps_done", steps_done},
-                     {"weight_norm", report.global.weight_norm},
-                     {"update_norm", report.global.update_norm},
-                     {"update_ratio", report.global.update_ratio},
-                     {"gradient_norm", report.global.gradient_norm},
-                     {"state_bytes", report.state_bytes},
-                     {"workspace_bytes", report.workspace_bytes},
-                     {"skipped", report.skipped}};
+                     {"weight_norm", outcome.global.weight_norm},
+                     {"update_norm", outcome.global.update_norm},
+                     {"update_ratio", outcome.global.update_ratio},
+                     {"gradient_norm", outcome.global.gradient_norm},
+                     {"state_bytes", outcome.state_bytes},
+                     {"workspace_bytes", outcome.workspace_bytes},
+                     {"skipped", outcome.skipped}};
   fmt::print("{}\n", json.dump(2));
 }
 
@@ -125,8 +126,8 @@ std::string shown_routing(const StepInput& input, const Routing& routing, const 
   return routing_table(named, routed, method);
 }
 
-void note_skipped(const StepReport& report, std::int64_t steps) {
-  for (const auto& [name, count] : report.skipped) {
+void note_skipped(const StepOutcome& outcome, std::int64_t steps) {
+  for (const auto& [name, count] : outcome.skipped) {
     fmt::print(stderr, "rode: note: parameter '{}' was skipped in {} of {} step(s)\n",
                on_terminal(name), count, steps);
   }
@@ -146,11 +147,11 @@ void run(const StepArguments& arguments) {
   const auto finish = [&](const StepOutput& output) {
     write_safetensors(arguments.out, output.entries, output.metadata);
   };
-  const StepReport report = arguments.backend == "reference"
-                                ? step_with_reference(input, plan, finish)
-                                : step_with_engine(input, plan, finish);
-  note_skipped(report, arguments.steps);
-  if (arguments.json) print_json(arguments, report, input.steps_before() + arguments.steps);
+  const StepOutcome outcome = arguments.backend == "reference"
+                                  ? step_with_reference(input, plan, finish)
+                                  : step_with_engine(input, plan, finish);
+  note_skipped(outcome, arguments.steps);
+  if (arguments.json) print_json(arguments, outcome, input.steps_before() + arguments.steps);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 // writes the weights. A tensor is cut in one of two ways, chosen by shape: many planes go
 // whole to the tasks, few planes are cut into rows, columns and slices of their own.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "backend/cpu/cpu_backend.h"

@@ -24,8 +24,8 @@ int thread_count(int asked) {
 }
 
 double newton_schulz_cost(const NsPlan& plan) {
-  const auto m = static_cast<double>(plan.long_side()), n = static_cast<double>(plan.short_side());
-  return plan.steps * rules::symmetric_iteration_flops(m, n) + 20 * m * n;
+  const double passes = 20 * static_cast<double>(plan.rows * plan.cols);
+  return rules::newton_schulz_flops(plan.rows, plan.cols, plan.steps).symmetric + passes;
 }
 
 JobBase& base(const MatrixTask& task) {
@@ -246,7 +246,9 @@ void CpuBackend::measure() {
     if (!job.active) continue;
     job.products = sum;
     job.sums.gg = sum.gg;
-    if (std::holds_alternative<RodeJob*>(measured_[index])) job.sums.ww = sum.tt;
+    const bool measured =
+        std::visit([](auto* any) { return reports_measured_norm(*any); }, measured_[index]);
+    if (measured) job.sums.ww = sum.tt;
     const rules::Verdict verdict = rules::judge(sum, job.most_gg);
     job.finite = verdict.finite;
     job.weight_finite = verdict.weight_finite;

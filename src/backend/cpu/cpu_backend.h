@@ -25,7 +25,8 @@ struct HeldWrite {
   float* x = nullptr;        // room for its iterate, without gaps
   float* factors = nullptr;  // room for those of its rows
   rules::MatrixWrite write = {};
-  bool writes = false, iterate = false, scaled = false, columns = false, measure = false;
+  bool writes = false, iterate = false, scaled = false, columns = false;
+  bool measured = false;  // reports_measured_norm
 };
 
 // Scratch of the thread (or team) that works on one matrix.

@@ -111,25 +111,37 @@ template <class Rule, std::size_t... I>
   return moved;
 }
 
-// The same with the first moment in int8.
-template <class Rule>
-[[gnu::always_inline]] inline std::int32_t quantized_loop(const typename Rule::Coefficients& c,
-                                                          const float* w, const float* g,
-                                                          const std::int8_t* q, float scale,
-                                                          float* const* moments, float* out,
-                                                          std::int64_t n) {
+// The same with the first moment in int8; I are the others.
+template <class Rule, std::size_t... I>
+[[gnu::always_inline]] inline std::int32_t quantized_loop(
+    const typename Rule::Coefficients& c, const float* w, const float* g, const std::int8_t* q,
+    float scale, float* const* moments, float* out, std::int64_t n, std::index_sequence<0, I...>) {
   const typename Rule::Coefficients k = c;
-  float *first = moments[0], *second = moments[1];
+  float* const arrays[] = {moments[0], moments[I]...};
   std::int32_t most = 0;
   RODE_INDEPENDENT
   for (std::int64_t i = 0; i < n; ++i) {
-    float own[] = {rules::int8_value(q[i], scale), second[i]};
+    float own[] = {rules::int8_value(q[i], scale), arrays[I][i]...};
     out[i] = Rule::element(k, w[i], g[i], own);
-    first[i] = own[0];
-    second[i] = own[1];
+    arrays[0][i] = own[0];
+    ((arrays[I][i] = own[I]), ...);
     most = std::max(most, rules::magnitude_bits(own[0]));
   }
   return most;
+}
+
+template <class Rule>
+[[gnu::always_inline]] inline std::int32_t quantized(const typename Rule::Coefficients& c,
+                                                     const float* w, const float* g,
+                                                     const std::int8_t* q, float scale,
+                                                     float* const* moments, float* out,
+                                                     std::int64_t n) {
+  if constexpr (Rule::kQuantizesFirst) {
+    return quantized_loop<Rule>(c, w, g, q, scale, moments, out, n,
+                                std::make_index_sequence<Rule::kMoments>());
+  } else {
+    return 0;  // never called
+  }
 }
 
 }  // namespace
@@ -155,19 +167,15 @@ RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_RUN)
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_MOVE)
 #undef RODE_DEFINE_MOVE
 
-RODE_BYTE_VERSIONS
-std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
-                           const std::int8_t* q, float scale, float* const* moments, float* out,
-                           std::int64_t n) {
-  return quantized_loop<rules::AdamW>(c, w, g, q, scale, moments, out, n);
-}
-
-RODE_BYTE_VERSIONS
-std::int32_t run_quantized(const rules::CautiousAdamW::Coefficients& c, const float* w,
-                           const float* g, const std::int8_t* q, float scale, float* const* moments,
-                           float* out, std::int64_t n) {
-  return quantized_loop<rules::CautiousAdamW>(c, w, g, q, scale, moments, out, n);
-}
+#define RODE_DEFINE_QUANTIZED(Rule)                                                                \
+  RODE_BYTE_VERSIONS                                                                               \
+  std::int32_t run_quantized(const rules::Rule::Coefficients& c, const float* w, const float* g,   \
+                             const std::int8_t* q, float scale, float* const* moments, float* out, \
+                             std::int64_t n) {                                                     \
+    return quantized<rules::Rule>(c, w, g, q, scale, moments, out, n);                             \
+  }
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DEFINE_QUANTIZED)
+#undef RODE_DEFINE_QUANTIZED
 
 RODE_BYTE_VERSIONS
 void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n) {

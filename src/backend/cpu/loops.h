@@ -182,17 +182,16 @@ RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_RUN)
   Moved move_elements(const rules::Rule::Coefficients& c, float* w, const float* g, \
                       float* const* moments, std::int64_t n);
 RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_MOVE)
+// The same with the first moment in int8: moments[0] receives the new one, widened, whose largest
+// magnitude is returned (rules::magnitude_bits). Of rules with kQuantizesFirst; others do nothing.
+#define RODE_DECLARE_QUANTIZED(Rule)                                                               \
+  std::int32_t run_quantized(const rules::Rule::Coefficients& c, const float* w, const float* g,   \
+                             const std::int8_t* q, float scale, float* const* moments, float* out, \
+                             std::int64_t n);
+RODE_FOR_EACH_ELEMENT_RULE(RODE_DECLARE_QUANTIZED)
+#undef RODE_DECLARE_QUANTIZED
 #undef RODE_DECLARE_MOVE
 #undef RODE_DECLARE_RUN
-
-// The same with the first moment in int8: moments[0] receives the new one, widened, whose largest
-// magnitude is returned (rules::magnitude_bits).
-std::int32_t run_quantized(const rules::AdamW::Coefficients& c, const float* w, const float* g,
-                           const std::int8_t* q, float scale, float* const* moments, float* out,
-                           std::int64_t n);
-std::int32_t run_quantized(const rules::CautiousAdamW::Coefficients& c, const float* w,
-                           const float* g, const std::int8_t* q, float scale, float* const* moments,
-                           float* out, std::int64_t n);
 
 // One block of int8 state; `index` is that of its first element within the parameter.
 void dequantize(const std::int8_t* q, float scale, float* out, std::int64_t n);

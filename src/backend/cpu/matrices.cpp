@@ -3,7 +3,6 @@
 // Newton-Schulz runs in cache, one pass writes the weights.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
@@ -14,16 +13,6 @@
 
 namespace rode::cpu {
 namespace {
-
-// Multiplies a start of `count` elements that has not the norm it should have.
-void correct_start(Team& team, double correction, float* x, std::int64_t count) {
-  if (correction == 1) return;
-  const auto factor = static_cast<float>(correction);
-  team.run(slice_count(count), [&](std::int64_t slice) {
-    const std::int64_t begin = slice * kSlice;
-    scale(x + begin, factor, std::min(kSlice, count - begin));
-  });
-}
 
 // The iterate that is written: X without gaps, null where there is none, and the factors of its
 // rows, null where rows are not normalised.
@@ -75,9 +64,10 @@ void for_mixed(const Geometry& geometry, const rules::MatrixWrite& write,
 }
 
 // W' = w W + x X, or with factors W' = w W + F (x X + u W); without an iterate W' = w W. Sets the
-// job's dd, and with `measure` its ww. `partial` has room for 2 * slice_count(elements) doubles.
+// job's dd, and its ww unless that is `measured`. `partial` has room for 2 * slice_count(elements)
+// doubles.
 void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
-                const WrittenIterate& iterate, bool measure, std::int64_t step, double* partial) {
+                const WrittenIterate& iterate, bool measured, std::int64_t step, double* partial) {
   const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, step);
   const std::int64_t slices = slice_count(geometry.numel());
   double* squares = partial + slices;
@@ -99,15 +89,15 @@ void write_back(Team& team, JobBase& job, const Geometry& geometry, const rules:
     ww += squares[slice];
   }
   job.sums.dd = dd;
-  if (measure) job.sums.ww = ww;
+  if (!measured) job.sums.ww = ww;
 }
 
 // The write of a step that is made in phases comes later: keeps what it needs.
 void hold(Team& team, const Geometry& geometry, const rules::MatrixWrite& write,
-          const WrittenIterate& iterate, bool measure, HeldWrite& held) {
+          const WrittenIterate& iterate, bool measured, HeldWrite& held) {
   held.write = write;
   held.writes = true;
-  held.measure = measure;
+  held.measured = measured;
   held.iterate = iterate.x != nullptr;
   held.scaled = held.iterate && iterate.factors != nullptr;
   held.columns = iterate.columns;
@@ -121,12 +111,14 @@ void hold(Team& team, const Geometry& geometry, const rules::MatrixWrite& write,
   std::copy_n(iterate.factors, rules::row_count(geometry, iterate.columns), held.factors);
 }
 
-void end_update(Team& team, JobBase& job, const Geometry& geometry, const rules::MatrixWrite& write,
-                const WrittenIterate& iterate, bool measure, std::int64_t step, Scratch scratch) {
+template <class Job>
+void end_update(Team& team, Job& job, const rules::MatrixWrite& write,
+                const WrittenIterate& iterate, std::int64_t step, Scratch scratch) {
+  const bool measured = reports_measured_norm(job);
   if (scratch.held != nullptr) {
-    hold(team, geometry, write, iterate, measure, *scratch.held);
+    hold(team, job.geometry, write, iterate, measured, *scratch.held);
   } else {
-    write_back(team, job, geometry, write, iterate, measure, step, scratch.partial);
+    write_back(team, job, job.geometry, write, iterate, measured, step, scratch.partial);
   }
 }
 
@@ -221,10 +213,9 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
                   job.geometry.numel());
     result.iterate = x;
     if (iterates) {
-      // A start has no direction to project from: U = W / inf = 0.
-      const double rho = r.starts ? std::numeric_limits<double>::infinity() : r.rho;
-      const Sphere sphere{&job.weight, job.geometry, rho};
-      result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial);
+      const Sphere sphere{&job.weight, job.geometry, rules::direction_norm(r)};
+      const bool summed = rules::sphere_plan(c, job.rows.avg_sq != nullptr).summed;
+      result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial, summed);
     }
   }
   WrittenIterate iterate{result.iterate};
@@ -237,13 +228,13 @@ void update(RodeJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   job.write = rules::write_back(c, context.multiplier, job.scale, r, known(result, iterate, rows));
   job.sums.dd = 0;
   if (!rules::writes_weights(true, r.held)) return;
-  end_update(team, job, job.geometry, job.write, iterate, false, context.step, scratch);
+  end_update(team, job, job.write, iterate, context.step, scratch);
 }
 
 NsPlan plan(const MuonJob& job, bool batched) {
   const rules::MuonConstants& c = *job.constants;
-  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, c.ns_steps, c.coefficients,
-                            c.ns_dtype, c.ns_form, batched, Reproject::final);
+  return plan_newton_schulz(job.geometry.rows, job.geometry.cols, rules::iterations(c),
+                            c.coefficients, c.ns_dtype, c.ns_form, batched, Reproject::final);
 }
 
 void measure_slice(const MuonJob& job, std::int64_t slice, rules::MatrixProducts& out) {
@@ -273,7 +264,7 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   }
   const rules::MuonConstants& c = *job.constants;
   const rules::MuonScalars r = rules::muon_scalars(c, job.products);
-  const double target = rules::start_target(c.coefficients, true);
+  const double target = rules::start_target(c.coefficients, rules::iterates(c));
   float* x = scratch.floats;
   const double reached = form(job, r, target, context.step, team, x, scratch.partial);
 
@@ -281,7 +272,9 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
   if (rules::start_moves(r.direction, reached)) {
     correct_start(team, rules::start_correction(rules::start_norm(c), target, reached), x,
                   job.geometry.numel());
-    result = newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial);
+    const Sphere sphere{&job.weight, job.geometry, 1.0};
+    const bool summed = rules::sphere_plan(c, job.rows.avg_sq != nullptr).summed;
+    result = newton_schulz(team, plan, &sphere, scratch.floats, scratch.partial, summed);
   }
   WrittenIterate iterate{result.iterate};
   rules::NormalizedRows rows;
@@ -289,16 +282,13 @@ void update(MuonJob& job, const NsPlan& plan, Team& team, Scratch scratch,
     rows = normalize_rows(team, job.rows, rules::row_plan(c), result.iterate, job.weight,
                           job.geometry, scratch.rows);
     iterate = {result.iterate, scratch.rows.factors, job.rows.columns};
-  } else if (rules::constrained(c) && result.iterate != nullptr) {
-    const Sphere sphere{&job.weight, job.geometry, 1.0};
-    result.sums.t = inner_product(team, result.iterate, sphere, scratch.partial, &result.sums.xx);
   }
 
-  const double radius = job.radius != nullptr ? static_cast<double>(*job.radius) : 0;
+  const double radius = rules::stored_radius(job.radius);
   job.held = rules::muon_held(c, radius);
   const rules::MatrixWrite write = rules::write_back(
       c, context.multiplier, job.scale, job.products.tt, radius, known(result, iterate, rows));
-  end_update(team, job, job.geometry, write, iterate, true, context.step, scratch);
+  end_update(team, job, write, iterate, context.step, scratch);
 }
 
 void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, Team& team,
@@ -306,7 +296,7 @@ void write_held(JobBase& job, const Geometry& geometry, const HeldWrite& held, T
   if (!held.writes) return;
   const WrittenIterate iterate{held.iterate ? held.x : nullptr,
                                held.scaled ? held.factors : nullptr, held.columns};
-  write_back(team, job, geometry, held.write, iterate, held.measure, context.step, partial);
+  write_back(team, job, geometry, held.write, iterate, held.measured, context.step, partial);
 }
 
 }  // namespace rode::cpu

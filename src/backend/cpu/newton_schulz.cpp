@@ -151,8 +151,7 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
   plan.cols = cols;
   plan.steps = steps;
   plan.coefficients = coefficients;
-  const bool rounds = dtype == NsDType::bf16 || dtype == NsDType::fp8;
-  plan.dtype = rounds && steps > 0 && rules::half_pays(plan.short_side()) ? dtype : NsDType::fp32;
+  plan.dtype = rules::products_dtype(dtype, false, steps, plan.short_side());
   plan.symmetric = symmetric;
   plan.reproject_each = reproject != Reproject::final;
   plan.guarded = reproject == Reproject::guarded;
@@ -205,11 +204,20 @@ void reproject(Team& team, float* x, const Sphere& sphere, double t, double fact
   });
 }
 
+void correct_start(Team& team, double correction, float* x, std::int64_t count) {
+  if (correction == 1) return;
+  const auto factor = static_cast<float>(correction);
+  team.run(slice_count(count), [&](std::int64_t slice) {
+    const std::int64_t begin = slice * kSlice;
+    scale(x + begin, factor, std::min(kSlice, count - begin));
+  });
+}
+
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial) {
+                       double* partial, bool summed) {
   NsResult result{run_form(team, plan, sphere, workspace, partial), {}};
   // The last projection joins the write-back: only its two numbers are needed here.
-  if (sphere != nullptr) {
+  if (sphere != nullptr && summed) {
     result.sums.t = inner_product(team, result.iterate, *sphere, partial, &result.sums.xx);
   }
   return result;

@@ -42,6 +42,9 @@ NsPlan plan_newton_schulz(std::int64_t rows, std::int64_t cols, int steps,
                           Coefficients coefficients, NsDType dtype, NsForm form, bool symmetric,
                           Reproject reproject);
 
+// Multiplies a start of `count` elements, without gaps, by rules::start_correction.
+void correct_start(Team& team, double correction, float* x, std::int64_t count);
+
 // Floats that newton_schulz() needs at `workspace`, the start X_0 included (it comes first,
 // rows x cols without gaps, and is overwritten).
 std::size_t ns_workspace_floats(const NsPlan& plan);
@@ -58,10 +61,10 @@ struct NsResult {
   rules::IterateSums sums;
 };
 
-// `sphere` may be null: no reprojection, and the sums stay 0 (Muon).
+// `sphere` may be null: no reprojection, and the sums stay 0; they do as well where not `summed`.
 // `partial` has room for 2 * slice_count(rows * cols) doubles.
 NsResult newton_schulz(Team& team, const NsPlan& plan, const Sphere* sphere, float* workspace,
-                       double* partial);
+                       double* partial, bool summed = true);
 
 // <X,U> and ||X||^2 of an iterate without gaps; xx may be null.
 double inner_product(Team& team, const float* x, const Sphere& sphere, double* partial, double* xx);

@@ -10,7 +10,6 @@
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/loops.h"
 #include "backend/cpu/rows.h"
-#include "backend/cpu/versions.h"
 #include "rules/matrix_step.h"
 #include "rules/rounding.h"
 #include "rules/row_radius_rule.h"
@@ -111,8 +110,8 @@ struct RowStep {
     return std::sqrt(xx);
   }
 
-  // W'_i = w W_i + x X_i. Sets the job's dd and, for a rule that has not measured it, ww.
-  void write_weights_of(const float* x, bool measured) {
+  // W'_i = w W_i + x X_i. Sets the job's dd, and its ww unless that is measured.
+  void write_weights_of(const float* x) {
     const std::uint64_t sequence = rules::step_sequence(job.weight.sequence, step);
     const std::int64_t slices = slice_count(geometry().numel());
     double *moves = scratch.partial, *squares = scratch.partial + slices;
@@ -140,22 +139,14 @@ struct RowStep {
       ww += squares[slice];
     }
     job.sums.dd = dd;
-    if (!measured) job.sums.ww = ww;
+    if (!reports_measured_norm(job)) job.sums.ww = ww;
   }
 
   // The iterate after Newton-Schulz, its rows summed; null where the start does not move.
   float* iterate(const NsPlan& plan, bool direction, bool iterates, double target, double reached,
                  rules::StartNorm wanted, float* x) {
     if (!rules::start_moves(direction, reached)) return nullptr;
-    const double correction = rules::start_correction(wanted, target, reached);
-    if (correction != 1) {
-      const auto factor = static_cast<float>(correction);
-      const std::int64_t count = geometry().numel();
-      team.run(slice_count(count), [&](std::int64_t slice) {
-        const std::int64_t begin = slice * kSlice;
-        scale(x + begin, factor, std::min(kSlice, count - begin));
-      });
-    }
+    correct_start(team, rules::start_correction(wanted, target, reached), x, geometry().numel());
     float* last =
         iterates ? newton_schulz(team, plan, nullptr, scratch.floats, scratch.partial).iterate : x;
     sum_iterate(team, last, job.weight, geometry(), columns(), true, scratch.rows.sums);
@@ -258,7 +249,7 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
                                       rules::start_norm(c), x);
   job.write = {};
   job.sums.dd = 0;
-  if (whole.held) return;
+  if (!rules::writes_weights(true, whole.held)) return;
   const bool normalizes = job.rows.avg_sq != nullptr && iterate != nullptr;
   if (normalizes) normalize(job, count, scratch.rows);
   double qq = 0;
@@ -269,7 +260,7 @@ void update_rows(RodeJob& job, const NsPlan& plan, Team& team, const Scratch& sc
                                           work[i].next, sums, f, qq);
   }
   job.write = rules::rode_rows_written(c, context.multiplier, job.scale, whole, qq, count);
-  rows.write_weights_of(iterate, true);
+  rows.write_weights_of(iterate);
 }
 
 void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& scratch,
@@ -285,7 +276,7 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
     work[i].muown = rules::muown_row(c, context.multiplier, t, work[i].products, job.own, i);
     start += work[i].muown.start;
   }
-  const double target = rules::start_target(c.coefficients, true);
+  const double target = rules::start_target(c.coefficients, rules::iterates(c));
   const double divisor = rules::muown_divisor(c, start, target);
   for (std::int64_t i = 0; i < count; ++i) {
     work[i].form = rules::muown_row_form(c, work[i].muown, divisor);
@@ -294,14 +285,14 @@ void update_rows(MuonJob& job, const NsPlan& plan, Team& team, const Scratch& sc
   float* x = direction ? scratch.floats : nullptr;
   const double reached = rows.form(x);
   const float* iterate =
-      rows.iterate(plan, direction, true, target, reached, rules::start_norm(c), x);
+      rows.iterate(plan, direction, rules::iterates(c), target, reached, rules::start_norm(c), x);
   for (std::int64_t i = 0; i < count; ++i) {
     const rules::RowSums sums = iterate == nullptr ? rules::RowSums{} : scratch.rows.sums[i];
     work[i].write = rules::muown_row_write(c, context.multiplier, job.scale, work[i].muown,
                                            work[i].products.tt, sums, job.own, i);
   }
   job.held = false;
-  rows.write_weights_of(iterate, false);
+  rows.write_weights_of(iterate);
 }
 
 }  // namespace rode::cpu

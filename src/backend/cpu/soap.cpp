@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // SOAP's operations on one tensor; backend/host/soap_step.h has their order.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "backend/cpu/cpu_backend.h"
@@ -11,7 +10,6 @@
 #include "backend/host/lapack.h"
 #include "backend/host/soap_basis.h"
 #include "backend/host/soap_step.h"
-#include "rules/cost.h"
 #include "rules/rounding.h"
 
 namespace rode::cpu {
@@ -188,13 +186,7 @@ std::size_t soap_workspace_floats(const SoapJob& job) {
 }
 
 double soap_cost(const SoapJob& job) {
-  const auto count = static_cast<double>(element_count(job));
-  double cost = 20 * count;
-  host::for_modes(job, [&](const Mode& mode) {
-    cost += rules::soap_flops(count, static_cast<double>(mode.extent),
-                              std::max(1, job.constants->precondition_frequency));
-  });
-  return cost;
+  return 20 * static_cast<double>(element_count(job)) + rotation_flops(job);
 }
 
 void update(SoapJob& job, Team& team, Scratch scratch, const StepContext& context) {

@@ -37,7 +37,7 @@ void for_modes(const SoapJob& job, F&& f) {
   for (const SoapMode& mode : job.modes) {
     const std::int64_t n = mode.extent;
     inner /= n;
-    if (mode.basis != nullptr) {
+    if (has_basis(job, mode)) {
       f(Mode{{outer, n, inner}, mode.gram, mode.basis, squares, lines});
       squares += n * n;
       lines += n;

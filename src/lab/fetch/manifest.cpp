@@ -10,7 +10,6 @@
 #include "lab/base/name.h"
 #include "lab/base/toml_table.h"
 #include "lab/fetch/dataset.h"
-#include "rode/error.h"
 
 namespace rode::lab {
 namespace {

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "lab/report/tables.h"
-#include "rode/error.h"
 
 namespace rode::lab {
 namespace {

@@ -3,7 +3,6 @@
 #include "backend/cuda/step/backend.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -95,42 +94,6 @@ double CudaBackend::squared_norm(const Weights& weight, const Geometry& geometry
                                   cudaMemcpyDeviceToHost, stream_));
   RODE_CUDA_CHECK(cudaStreamSynchronize(stream_));
   return *norm_result_.as<double>();
-}
-
-// A kernel that is given host memory takes the whole process's CUDA down with it.
-void CudaBackend::check_memory(const void* data, std::string_view kind,
-                               std::optional<std::size_t> parameter) {
-  if (data == nullptr || checked_.contains(data)) return;
-  const std::string what = parameter ? fmt::format("{} of parameter {} (from 0)", kind, *parameter)
-                                     : fmt::format("{} of a parameter", kind);
-  cudaPointerAttributes found{};
-  RODE_CUDA_CHECK(cudaPointerGetAttributes(&found, data));
-  if (found.type == cudaMemoryTypeUnregistered && !pageable_access_) {
-    throw Error(ErrorKind::invalid_argument, "cuda",
-                fmt::format("{} lie in host memory; pass device memory, or use device cpu", what));
-  }
-  if (found.type == cudaMemoryTypeDevice && found.device != device_) {
-    throw Error(ErrorKind::invalid_argument, "cuda",
-                fmt::format("{} lie on device {}, but the optimizer was made on device {}; make "
-                            "their device current first",
-                            what, found.device, device_));
-  }
-  checked_.insert(data);
-}
-
-void CudaBackend::check_memory(const JobList& jobs) {
-  const auto check = [&](const auto& list) {
-    for (const auto& job : list) {
-      if (geometry_of(job).numel() == 0) continue;  // any pointer will do
-      check_memory(job.weight.data, "weights", job.parameter);
-      check_memory(job.grad.data, "gradients", job.parameter);
-    }
-  };
-  check(jobs.rode);
-  check(jobs.muon);
-  check(jobs.soap);
-  check(jobs.adafactor);
-  check(jobs.element);
 }
 
 void CudaBackend::prepare(JobList& jobs) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of a step's launches, and the graph that replays them.
+// The order of a step's launches, the graph that replays them, and what is checked and sent before.
 //
 //   measure, gate ---+- for each Newton-Schulz batch: form, iterate, write -+- finish
 //                    +- element rules, Adafactor ---------------------------+
@@ -7,6 +7,11 @@
 // SOAP, which waits for the host, follows the graph. In phases, a step is three graphs: measure;
 // gate, form and iterate, element rules; write and finish. The iterates are kept from the second to
 // the third.
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
 #include "backend/cuda/device/check.h"
 #include "backend/cuda/passes/launches.h"
 #include "backend/cuda/step/backend.h"
@@ -18,6 +23,35 @@ bool CudaBackend::capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   RODE_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
+}
+
+// A kernel that is given host memory takes the whole process's CUDA down with it.
+void CudaBackend::check_memory(const void* data, std::string_view kind,
+                               std::optional<std::size_t> parameter) {
+  if (data == nullptr || checked_.contains(data)) return;
+  const std::string what = parameter ? fmt::format("{} of parameter {} (from 0)", kind, *parameter)
+                                     : fmt::format("{} of a parameter", kind);
+  cudaPointerAttributes found{};
+  RODE_CUDA_CHECK(cudaPointerGetAttributes(&found, data));
+  if (found.type == cudaMemoryTypeUnregistered && !pageable_access_) {
+    throw Error(ErrorKind::invalid_argument, "cuda",
+                fmt::format("{} lie in host memory; pass device memory, or use device cpu", what));
+  }
+  if (found.type == cudaMemoryTypeDevice && found.device != device_) {
+    throw Error(ErrorKind::invalid_argument, "cuda",
+                fmt::format("{} lie on device {}, but the optimizer was made on device {}; make "
+                            "their device current first",
+                            what, found.device, device_));
+  }
+  checked_.insert(data);
+}
+
+void CudaBackend::check_memory(const JobList& jobs) {
+  jobs.for_each([&](const auto& job) {
+    if (geometry_of(job).numel() == 0) return;  // any pointer will do
+    check_memory(job.weight.data, "weights", job.parameter);
+    check_memory(job.grad.data, "gradients", job.parameter);
+  });
 }
 
 void CudaBackend::refresh(JobList& jobs) {

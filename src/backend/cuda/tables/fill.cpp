@@ -124,10 +124,11 @@ void fill(MatrixEntry& entry, const RodeJob& job) {
 
 void fill(MatrixEntry& entry, const MuonJob& job) {
   entry.muon = 1;
-  entry.muon_constants = *job.constants;
+  const rules::MuonConstants& c = *job.constants;
+  entry.muon_constants = c;
   entry.radius = job.radius;
   entry.scale = job.scale;
-  entry.iterates = 1;
+  entry.iterates = rules::iterates(c) ? 1 : 0;
   entry.own = job.own;
   entry.radii = has_row_radius(job) ? 1 : 0;
   fill_rows(entry, job.rows);

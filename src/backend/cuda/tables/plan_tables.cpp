@@ -46,19 +46,18 @@ NsRequest request_newton_schulz(const JobList& jobs) {
     matrix.dtype = c.ns_dtype;
     matrix.form = c.ns_form;
     matrix.reproject = c.reproject;
-    // Rows with radii are projected one by one, after the iteration.
-    matrix.sphere = rules::iterates(c) && !has_row_radius(job);
+    matrix.sphere = rules::sphere_plan(c, job.rows.avg_sq != nullptr).given;
     add(job.geometry, rules::turns(c), matrix);
   }
   for (const MuonJob& job : jobs.muon) {
     const rules::MuonConstants& c = *job.constants;
     NsMatrix matrix;
-    matrix.steps = c.ns_steps;
+    matrix.steps = rules::iterations(c);
     matrix.coefficients = c.coefficients;
     matrix.dtype = c.ns_dtype;
     matrix.form = c.ns_form;
-    matrix.sphere = rules::constrained(c);
-    add(job.geometry, true, matrix);
+    matrix.sphere = rules::sphere_plan(c, job.rows.avg_sq != nullptr).given;
+    add(job.geometry, rules::turns(c), matrix);
   }
   return request;
 }

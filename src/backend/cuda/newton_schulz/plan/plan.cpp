@@ -266,10 +266,9 @@ std::size_t element_bytes(NsDType dtype) { return dtype == NsDType::fp32 ? 4 : 2
 
 Program program_of(const NsMatrix& matrix, bool symmetric) {
   const std::int64_t n = std::min(matrix.rows, matrix.cols), m = std::max(matrix.rows, matrix.cols);
-  Program program{matrix.steps, matrix.coefficients, matrix.dtype,
-                  false,        matrix.reproject,    matrix.sphere};
-  if (program.dtype == NsDType::automatic) program.dtype = NsDType::bf16;
-  if (matrix.steps == 0 || !rules::half_pays(n)) program.dtype = NsDType::fp32;
+  Program program{
+      matrix.steps, matrix.coefficients, rules::products_dtype(matrix.dtype, true, matrix.steps, n),
+      false,        matrix.reproject,    matrix.sphere};
   if (!matrix.sphere) program.reproject = Reproject::final;
   const double r = static_cast<double>(m) / static_cast<double>(std::max<std::int64_t>(n, 1));
   const bool pays = n >= kSmallestGramSide && gram_is_cheaper(r, program);
