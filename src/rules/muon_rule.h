@@ -50,6 +50,11 @@ RODE_HOST_DEVICE inline bool constrained(const MuonConstants& c) {
   return c.constraint != MuonConstraint::none;
 }
 
+// Muon's U is W itself.
+inline SpherePlan sphere_plan(const MuonConstants& c, bool normalized) {
+  return {constrained(c), constrained(c) && !normalized};
+}
+
 // T of the six products.
 enum class Third { none, weight, previous };
 RODE_HOST_DEVICE inline Third third_of(const MuonConstants& c) {

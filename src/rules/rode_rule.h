@@ -29,6 +29,12 @@ RODE_HOST_DEVICE inline int iterations(const RodeConstants& c) {
   return iterates(c) ? c.ns_steps : 0;
 }
 
+inline SpherePlan sphere_plan(const RodeConstants& c, bool normalized) {
+  // Rows with radii are projected one by one, after the iteration.
+  const bool given = iterates(c) && c.radius_scope == RadiusScope::matrix;
+  return {given, given && !normalized};
+}
+
 // The radius and the angle are told from the start, so its norm is the target.
 RODE_HOST_DEVICE inline StartNorm start_norm(const RodeConstants&) { return StartNorm::exact; }
 

@@ -48,23 +48,6 @@ RODE_HOST_DEVICE inline RowPlan row_plan(const MuonConstants& c) {
   return {c.row_beta, constrained(c) || c.muown.on, false};
 }
 
-// What Newton-Schulz has to do with a matrix's direction U as a whole, beside its iterations.
-// Muon's U is W itself.
-struct SpherePlan {
-  bool given;   // iterates may be projected on their way: U is needed
-  bool summed;  // the write-back needs <X,U> and ||X||^2; CUDA makes them wherever U is given
-};
-
-// `normalized`: the iterate's rows are, which brings the sums of all that is written.
-inline SpherePlan sphere_plan(const RodeConstants& c, bool normalized) {
-  // Rows with radii are projected one by one, after the iteration.
-  const bool given = iterates(c) && c.radius_scope == RadiusScope::matrix;
-  return {given, given && !normalized};
-}
-inline SpherePlan sphere_plan(const MuonConstants& c, bool normalized) {
-  return {constrained(c), constrained(c) && !normalized};
-}
-
 // Over one row of the iterate and of the weight; the last two only where W is needed.
 struct RowSums {
   double xx = 0, xw = 0, ww = 0;
