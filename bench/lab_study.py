@@ -27,6 +27,7 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -230,7 +231,9 @@ class Series:
             one.process.terminate()
         for one in list(self.started):
             one.process.wait()
-            if one not in asked or study_files.result_of(one.folder):
+            ended = one not in asked or study_files.result_of(one.folder)
+            # One that was stopped has saved its state, or was ended by the signal before it could.
+            if ended or one.process.returncode not in (0, 130, 143, -signal.SIGTERM):
                 self.finish(one)
 
     def make(self) -> None:

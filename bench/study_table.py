@@ -107,6 +107,7 @@ def markdown(rows: list[Row], base: str | None) -> str:
     lines.append(
         "After ± stands the sample deviation over seeds. A difference is over the seeds that both "
         f"rows have; from {FEWEST_FOR_AN_ERROR} of them on it has its standard error for unequal "
-        "variances (Welch) and the degrees of freedom."
+        "variances (Welch, as of independent samples: it does not use that the seeds are the same) "
+        "and the degrees of freedom."
     )
     return "\n".join(lines)

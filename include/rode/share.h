@@ -4,8 +4,8 @@
 //
 //   plan_share     the plan of shard_plan.h over parameter groups, in elements
 //   ShareFacts     what each sends the others when its optimizer is made
-//   StepReport     what each tells them before a step: one sum of numbers
-//   finite_gradient and the texts behind it: of adapters that judge sums themselves
+//   StepReport     what each sends before a step: one sum of numbers
+//   finite_gradient, and the texts of refusals: for adapters that judge sums themselves
 #pragma once
 
 #include <cstdint>

@@ -29,9 +29,10 @@ class RodeRule final : public MatrixOptimizer<RodeRule, RodeOptions, rules::Rode
       f.push_back(optional_number<O>("lr", &O::lr, matrix_lr<O>, at_least(0),
                                      "rate of the direction, which scale turns into an angle; its "
                                      "default depends on scale and snr"));
-      f.push_back(optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
-                                  "rate of the radius, relative with radius=adaptive; unless set, "
-                                  "0.03; with radius=learned 0.002438, and with snr 3.698e-05"));
+      f.push_back(
+          optional_number("lr_rho", &O::lr_rho, default_lr_rho, at_least(0),
+                          "rate of the radius, relative with radius=adaptive; unless set, "
+                          "0.03; with radius=learned 0.002438, or 3.698e-05 if snr is on too"));
       f.push_back(choice(
           "scale", &O::scale, {"kernel", "angle"},
           "angle of a step per lr. kernel: the norm q of the orthogonalised matrix, as published. "

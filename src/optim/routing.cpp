@@ -87,7 +87,7 @@ Decision by_language(const Candidate& c, bool ties_embed) {
     const std::string_view what = c.type.empty() ? "embedding" : c.type;
     return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
   }
-  if (c.role == Role::head) return {Treatment::rest, "head", false, true};
+  if (c.role == Role::head) return {Treatment::rest, "head"};
   const std::string_view part =
       c.role == Role::by_name ? vocabulary_component(c.names.front()) : std::string_view();
   if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part), false, true};
@@ -142,7 +142,8 @@ class Decider {
                                           : Decision{chosen->treatment,
                                                      fmt::format("override '{}'", chosen->pattern)};
     decision.experts = is_batch(c);
-    decision.aside = decision.aside || chosen != nullptr || c.role == Role::embedding;
+    decision.aside =
+        decision.aside || chosen != nullptr || c.role == Role::embedding || c.role == Role::head;
     return decision;
   }
 
@@ -351,6 +352,11 @@ std::vector<Decision> route_model(std::span<const ModuleInfo> modules,
 }
 
 double rest_share(std::span<const Decision> decisions, std::span<const std::int64_t> elements) {
+  if (elements.size() != decisions.size()) {
+    throw Error(ErrorKind::invalid_argument, "routing",
+                fmt::format("{} decisions, but numbers of elements of {} parameters; give one each",
+                            decisions.size(), elements.size()));
+  }
   double rest = 0, all = 0;
   for (std::size_t i = 0; i < decisions.size(); ++i) {
     if (decisions[i].aside || decisions[i].treatment == Treatment::frozen) continue;

@@ -253,7 +253,8 @@ std::string missing_gradient_text(std::string_view parameter, double present, do
 
 std::string bad_weights_text(std::string_view parameter, bool parts) {
   return fmt::format(
-      "the weights or the momentum of '{}' hold NaN or Inf, or values too large for fp32; {}; "
+      "the weights or the momentum of '{}' hold NaN or Inf, or are too large to continue in fp32; "
+      "{}; "
       "restore a checkpoint",
       parameter, parts ? kUnchanged : "nothing was changed");
 }

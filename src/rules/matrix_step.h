@@ -94,9 +94,9 @@ RODE_HOST_DEVICE inline MatrixWrite of_iterate(MatrixWrite write, const KnownIte
   return write;
 }
 
-// What Newton-Schulz has to do with a matrix's direction U as a whole, besides its iterations; each
-// rule has its sphere_plan(constants, normalized), where `normalized` says that the iterate's rows
-// are, which brings the sums of all that is written.
+// What Newton-Schulz has to do with a matrix's direction U as a whole, besides its iterations. Each
+// rule has its sphere_plan(constants, normalized); `normalized`: the rows of the iterate are
+// normalised afterwards, and the sums that this makes are used instead.
 struct SpherePlan {
   bool given;   // iterates may be projected on their way: U is needed
   bool summed;  // the write-back needs <X,U> and ||X||^2; CUDA makes them wherever U is given

@@ -213,6 +213,7 @@ TEST(Products, AreOfTheTypeThatWasAskedForWhereThatPays) {
     }
   }
   EXPECT_EQ(rules::products_dtype(NsDType::fp16, true, 5, 64), NsDType::fp16);
+  EXPECT_EQ(rules::products_dtype(NsDType::fp16, false, 5, 64), NsDType::fp32);
 }
 
 }  // namespace

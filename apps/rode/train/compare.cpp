@@ -5,6 +5,7 @@
 // numbers do not depend on what ran before it.
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -169,10 +170,11 @@ void require_result(const Job& job, int status, bool overwrite) {
   const std::string how =
       status <= ChildProcess::kSignal
           ? fmt::format("ended with exit code {}; its message is above", status)
-          : fmt::format(
-                "was ended by signal {}; if you did not send it, the process probably ran out of "
-                "memory: lower --jobs, or batch in the task",
-                status - ChildProcess::kSignal);
+      : status - ChildProcess::kSignal == SIGKILL
+          ? "was ended by signal 9; if you did not send it, the process probably ran out of "
+            "memory: "
+            "lower --jobs, or batch in the task"
+          : fmt::format("was ended by signal {}", status - ChildProcess::kSignal);
   throw Error(
       ErrorKind::unsupported, "compare",
       fmt::format("the run '{}' {}; finished work is kept: run the same command{} to continue",

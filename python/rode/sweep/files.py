@@ -114,9 +114,9 @@ class FileStudy:
         """False if it had the same value already."""
         if not 0 <= number < len(self.records):
             asked = len(self.records)
+            expected = f"expected 0 to {asked - 1}" if asked else "call rode sweep ask first"
             raise BadUsage(
-                f"[--trial] {number}; expected 0 to {asked - 1}: rode sweep ask has "
-                f"given {asked} trials"
+                f"[--trial] {number}; {expected}: rode sweep ask has given {asked} trials"
             )
         before = self.records[number]
         if before.ended:

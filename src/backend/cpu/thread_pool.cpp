@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pool: one generation per run, tasks distributed by an atomic counter.
 //
-// A thread that waits looks for a few microseconds before it sleeps. A step is many short runs, and
+// A thread that waits looks for some microseconds before it sleeps. A step is many short runs, and
 // a sleeping thread is late: the system may wake it on the core of the thread that woke it, and
 // move it elsewhere a millisecond later.
 #include "backend/cpu/thread_pool.h"
@@ -24,7 +24,7 @@
 namespace rode::cpu {
 namespace {
 
-// Some 20 microseconds.
+// From a few to some 40 microseconds, by processor.
 constexpr int kLooks = 1000;
 
 void relax() {
@@ -41,7 +41,7 @@ struct ThreadPool::Crew {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable start, done;
-  // Changed under the mutex, so that nobody falls asleep beside a change; looked at without it.
+  // Changed under the mutex, so that nobody misses a change and sleeps; looked at without it.
   std::atomic<std::uint64_t> generation{0};
   std::atomic<int> running{0};
   std::atomic<bool> stopped{false};

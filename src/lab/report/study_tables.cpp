@@ -32,7 +32,8 @@ Column difference_column(const std::string& base) {
 constexpr const char* kErrors =
     "The number after ± is the sample deviation over seeds. A difference is over the seeds that "
     "both rows have (seeds in common); from three of them on it has its standard error for unequal "
-    "variances (Welch) and the degrees of freedom.";
+    "variances (Welch, as of independent samples: it does not use that the seeds are the same) and "
+    "the degrees of freedom.";
 
 // The row of a study: the optimizer, its twin as published, or both.
 std::vector<const OptimizerSummary*> variants(const Comparison& comparison,
