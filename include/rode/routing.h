@@ -108,7 +108,8 @@ struct Decision {
   Treatment treatment = Treatment::rest;
   std::string reason;
   bool experts = false;  // a batch of matrices: Parameter::experts
-  // Of an embedding, of the head or by an override: not among those that a route is judged by.
+  // An embedding, a head or a vocabulary's tensor that the language route leaves to the rest, or
+  // one that an override decides: not among those that a route is judged by.
   bool aside = false;
 };
 

@@ -87,7 +87,7 @@ Decision by_language(const Candidate& c, bool ties_embed) {
     const std::string_view what = c.type.empty() ? "embedding" : c.type;
     return {Treatment::rest, fmt::format("{}{}", what, tied ? ", tied" : "")};
   }
-  if (c.role == Role::head) return {Treatment::rest, "head"};
+  if (c.role == Role::head) return {Treatment::rest, "head", false, true};
   const std::string_view part =
       c.role == Role::by_name ? vocabulary_component(c.names.front()) : std::string_view();
   if (!part.empty()) return {Treatment::rest, fmt::format("named '{}'", part), false, true};
@@ -142,8 +142,7 @@ class Decider {
                                           : Decision{chosen->treatment,
                                                      fmt::format("override '{}'", chosen->pattern)};
     decision.experts = is_batch(c);
-    decision.aside =
-        decision.aside || chosen != nullptr || c.role == Role::embedding || c.role == Role::head;
+    decision.aside = decision.aside || chosen != nullptr || c.role == Role::embedding;
     return decision;
   }
 

@@ -267,7 +267,7 @@ TEST(RoutingOfModels, TheShareOfTheRestIsOfWhatTheRouteDecides) {
   EXPECT_DOUBLE_EQ(share({Route::automatic, {{"output.*", Treatment::rest}}}, 64),
                    40.0 / (64 + 40));
   EXPECT_DOUBLE_EQ(share({Route::rest, {}}, 64), 1);
-  EXPECT_DOUBLE_EQ(share({Route::vision, {}}, 64), 40.0 / (320 + 64 + 40));
+  EXPECT_DOUBLE_EQ(share({Route::vision, {}}, 64), 40.0 / (320 + 64 + 320 + 40));  // the head, too
   expect_error([] { rest_share(std::vector<Decision>(2), std::vector<std::int64_t>{1}); },
                ErrorKind::invalid_argument, {"2 decisions", "1 parameters"});
 }

@@ -97,7 +97,9 @@ def test_state_that_would_overflow_alone_is_refused(rode, where):
     }
     reference = where == WHERE["reference"]  # which finds it when it is there
     words = (
-        ("'state.w.momentum' is Inf",) if reference else ("momentum of 'w'", "too large for fp32")
+        ("'state.w.momentum' is Inf",)
+        if reference
+        else ("momentum of 'w'", "too large to continue")
     )
     refused(rode, "rode", tensors, where, *words, options={"momentum": 0.9999, "on_zero": "hold"})
 
