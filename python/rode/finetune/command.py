@@ -103,8 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--validation", type=int, default=paper["validation_examples"],
         help="number of examples for validation (%(default)s)")  # fmt: skip
-    add("--prompt-field", default="question", help="of the data (%(default)s)")
-    add("--answer-field", default="answer", help="of the data (%(default)s)")
+    add(
+        "--prompt-field",
+        default="question",
+        help="name of the field with the question (%(default)s)",
+    )
+    add("--answer-field", default="answer", help="name of the field with the answer (%(default)s)")
     add(
         "--format",
         default="auto",

@@ -147,6 +147,16 @@ def run_parser() -> argparse.ArgumentParser:
     return out
 
 
+def _add_study(out: argparse.ArgumentParser) -> None:
+    out.add_argument(
+        "--study",
+        type=pathlib.Path,
+        required=True,
+        metavar="FILE",
+        help="file of the study, in JSON lines",
+    )
+
+
 def ask_parser() -> argparse.ArgumentParser:
     out = _command.parser(
         "sweep ask",
@@ -155,13 +165,7 @@ def ask_parser() -> argparse.ArgumentParser:
         _ASK_EXAMPLES,
     )
     add = out.add_argument
-    add(
-        "--study",
-        type=pathlib.Path,
-        required=True,
-        metavar="FILE",
-        help="file of the study, in JSON lines",
-    )
+    _add_study(out)
     add("--count", type=_whole(1), default=1, metavar="N", help="number of trials (1)")
     add(
         "--sampler",
@@ -183,13 +187,7 @@ def tell_parser() -> argparse.ArgumentParser:
         "sweep tell", "Add the result of a trial to a study in a file.", _TELL_EXAMPLES
     )
     add = out.add_argument
-    add(
-        "--study",
-        type=pathlib.Path,
-        required=True,
-        metavar="FILE",
-        help="file of the study, in JSON lines",
-    )
+    _add_study(out)
     add("--trial", type=_whole(0), required=True, metavar="N", help="number of the trial")
     value = out.add_mutually_exclusive_group(required=True)
     value.add_argument("--value", metavar="V", help="loss of the trial, or 'diverged'")
