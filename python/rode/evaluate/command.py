@@ -63,14 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=encode.FORMATS,
         help="format of the prompts; auto: as in training (auto)",
     )
-    add(
-        "--dtype",
-        default="bf16",
-        choices=tuple(checkpoint.DTYPES),
-        help="type of the weights (bf16)",
-    )
-    add("--device", default="auto", help="device: auto, cpu, cuda or cuda:N (auto)")
-    add("--threads", type=int, help="number of CPU threads")
+    checkpoint.add_options(out)
     add("--check-batch", type=int, default=0, metavar="N",
         help="repeat N questions with batch size 1 and count changed answers")  # fmt: skip
     add("--resume", action="store_true", help="keep the answers that are in --out already")

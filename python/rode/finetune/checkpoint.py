@@ -2,6 +2,7 @@
 """Model folders of Hugging Face transformers: whether they are whole, what they need, loading and
 saving."""
 
+import argparse
 import contextlib
 import importlib
 import inspect
@@ -18,6 +19,14 @@ from rode._command import Failed, reason
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _LONGEST_HEADER = 100_000_000  # what safetensors itself accepts
+
+
+def add_options(out: argparse.ArgumentParser) -> None:
+    """How a model is loaded, and where."""
+    add = out.add_argument
+    add("--dtype", default="bf16", choices=tuple(DTYPES), help="type of the weights (bf16)")
+    add("--device", default="auto", help="device: auto, cpu, cuda or cuda:N (auto)")
+    add("--threads", type=int, help="number of CPU threads")
 
 
 def transformers() -> Any:

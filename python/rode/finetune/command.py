@@ -115,14 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=encode.FORMATS,
         help="prompt with the chat template, or plain (auto)",
     )
-    add(
-        "--dtype",
-        default="bf16",
-        choices=tuple(checkpoint.DTYPES),
-        help="type of the weights (bf16)",
-    )
-    add("--device", default="auto", help="device: auto, cpu, cuda or cuda:N (auto)")
-    add("--threads", type=int, help="number of CPU threads")
+    checkpoint.add_options(out)
     add(
         "--no-gradient-checkpointing",
         action="store_true",
